@@ -227,7 +227,7 @@ test-e2e $(JUDGED):
 RATED := 6.1 7.2
 
 .PHONY: bench-bandwidth
-bench-bandwidth: ## measure what a rate limit does to a pod's requests, compared with HTB and TBF, on Debian's kernels in virtual machines: RATED="6.1 7.2", ROW
+bench-bandwidth: ## measure what a rate limit does to a pod's requests, compared with HTB and TBF, on Debian's kernels in virtual machines: RATED="6.1 7.2", ROW; writes _output/bench/bandwidth.json and .svg
 	@mkdir -p _output/bench/bin
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -buildvcs=$(VCS) -o _output/bench/bin/ ./cmd/... ./test/bench/bandwidth
 	$(GO) run ./test/kernels -fetch $(RATED)

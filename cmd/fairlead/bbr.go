@@ -21,8 +21,14 @@ import (
 const bbrWorks = "works"
 
 // bbrFile is where "fairlead init" records the result of its test, because an agent may lack the
-// privileges for the test's network namespaces.
+// privileges for the test's network namespaces. Its first line says which way was tested, because
+// an agent with other options may send packets another way, where the result does not hold.
 func bbrFile(cfg *config.Config) string { return filepath.Join(cfg.StateDir, "bbr") }
+
+// bbrWay returns the way that packets of new pods take with these options.
+func bbrWay(cfg *config.Config) congestion.Way {
+	return congestion.Way{Netkit: podKind(cfg) == cni.Netkit, Stack: cfg.HostRouting == "stack", Tunnel: cfg.Routing == fabric.VXLAN}
+}
 
 // tryBBR tests whether connections of pods can use BBR, if the options want that for any, and
 // records and returns the result.
@@ -34,14 +40,14 @@ func tryBBR(cfg *config.Config) (found string, err error) {
 		return "", nil
 	}
 	found = bbrWorks
-	way := congestion.Way{Netkit: cfg.PodDevice == string(cni.Netkit), Stack: cfg.HostRouting == "stack", Tunnel: cfg.Routing == fabric.VXLAN}
+	way := bbrWay(cfg)
 	if err := congestion.Probe(way); err != nil {
 		found = err.Error()
 	}
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return "", err
 	}
-	if err := os.WriteFile(bbrFile(cfg), []byte(found+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(bbrFile(cfg), []byte(way.String()+"\n"+found+"\n"), 0o600); err != nil {
 		return "", fmt.Errorf("record whether connections can use BBR: %w", err)
 	}
 	return found, nil
@@ -50,17 +56,21 @@ func tryBBR(cfg *config.Config) (found string, err error) {
 // lacksBBR returns why connections of pods do not use BBR although the options want that for some,
 // or "" if nothing prevents it.
 func lacksBBR(cfg *config.Config) string {
-	noted, err := os.ReadFile(bbrFile(cfg))
-	switch found := strings.TrimSpace(string(noted)); {
-	case cfg.BBR == "false" || err == nil && found == bbrWorks:
+	if cfg.BBR == "false" {
 		return ""
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Sprintf(`it has not been tested: run "fairlead init --bbr=%s" with the agent's options, and restart the agent`, cfg.BBR)
-	case err != nil:
-		return err.Error()
-	default:
-		return found
 	}
+	noted, err := os.ReadFile(bbrFile(cfg))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err.Error()
+	}
+	tried, found, _ := strings.Cut(strings.TrimSpace(string(noted)), "\n")
+	switch way := bbrWay(cfg).String(); {
+	case tried != way || found == "":
+		return fmt.Sprintf(`it has not been tested with %s: run "fairlead init --bbr=%s" with the agent's options, and restart the agent`, way, cfg.BBR)
+	case found == bbrWorks:
+		return ""
+	}
+	return found
 }
 
 // wantsBBR reports whether new connections of a pod use BBR, given what its annotation asks for.

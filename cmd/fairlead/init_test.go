@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -59,26 +60,68 @@ func TestInitBBR(t *testing.T) {
 		rig.Lacking(t, "bbr", err.Error())
 	}
 	served, bpffs, dir := rig.NewCgroup(t).Path(), rig.BPFFS(t), t.TempDir()
+	const bypass, stack = "--host-routing=bpf", "--host-routing=stack"
 	for _, c := range []struct {
 		flag, bbr    string
+		agent        string // the agent's --host-routing
 		found, lacks string
 	}{
-		{"--host-routing=bpf", "annotated", "works", ""},
-		{"--host-routing=stack", "true", "--host-routing=bpf", "--host-routing=bpf"},
-		{"--host-routing=bpf", "true", "works", ""},
-		{"--host-routing=bpf", "false", "", `run "fairlead init --bbr=true"`},
+		{bypass, "annotated", "bpf", "works", ""},
+		{bypass, "true", "stack", "works", "not been tested with --pod-device=veth --host-routing=stack:"},
+		{stack, "true", "stack", "use --host-routing=bpf", "use --host-routing=bpf"},
+		{stack, "true", "bpf", "use --host-routing=bpf", "not been tested with --pod-device=veth --host-routing=bpf:"},
+		{bypass, "true", "bpf", "works", ""},
+		{bypass, "false", "bpf", "", `run "fairlead init --bbr=true"`},
 	} {
 		out := rig.Child(t, nil, nil, "fairlead", "init", "--bpffs="+bpffs, "--cgroup-root="+served, "--state-dir="+dir, "--devices=none", c.flag, "--bbr="+c.bbr, "-o", "json")
 		var got preparation
 		if err := json.Unmarshal([]byte(out), &got); err != nil {
 			t.Fatal(err)
 		}
-		cfg := &config.Config{StateDir: dir, BBR: "true"}
+		cfg := &config.Config{StateDir: dir, BBR: "true", HostRouting: c.agent}
 		if lacks := lacksBBR(cfg); !strings.Contains(got.BBR, c.found) || (got.BBR == "") != (c.found == "") || !strings.Contains(lacks, c.lacks) || (lacks == "") != (c.lacks == "") {
-			t.Errorf("%s --bbr=%s: found %q, and an agent %q", c.flag, c.bbr, got.BBR, lacks)
+			t.Errorf("%s --bbr=%s: found %q, and an agent with --host-routing=%s %q", c.flag, c.bbr, got.BBR, c.agent, lacks)
 		}
 		if cfg.BBR = "false"; lacksBBR(cfg) != "" || bbrStatus(cfg) != nil {
 			t.Errorf("%s --bbr=%s: with --bbr=false, it lacks %q", c.flag, c.bbr, lacksBBR(cfg))
+		}
+	}
+}
+
+// TestBBRRecord checks that what init has recorded counts for agents with the same way for packets
+// only. A record that does not say for which way it is counts for none.
+func TestBBRRecord(t *testing.T) {
+	const (
+		veth   = "--pod-device=veth --host-routing=bpf"
+		advice = `: run "fairlead init --bbr=true" with the agent's options, and restart the agent`
+	)
+	plain := config.Config{PodDevice: "auto", HostRouting: "bpf", Routing: "none"}
+	stack, netkit, tunnel, native := plain, plain, plain, plain
+	stack.HostRouting, netkit.PodDevice, tunnel.Routing, native.Routing = "stack", "netkit", "vxlan", "native"
+	for _, c := range []struct {
+		record string
+		agent  config.Config
+		lacks  string
+	}{
+		{veth + "\nworks\n", plain, ""},
+		{veth + "\nworks\n", native, ""},
+		{veth + "\nit does not\n", plain, "it does not"},
+		{veth + "\nworks\n", stack, "it has not been tested with --pod-device=veth --host-routing=stack" + advice},
+		{veth + "\nit does not\n", netkit, "it has not been tested with --pod-device=netkit --host-routing=bpf" + advice},
+		{veth + "\nworks\n", tunnel, "it has not been tested with " + veth + " --routing=vxlan" + advice},
+		{veth + " --routing=vxlan\nworks\n", tunnel, ""},
+		{"works\n", plain, "it has not been tested with " + veth + advice},
+		{"it does not\n", plain, "it has not been tested with " + veth + advice},
+		{veth + "\n", plain, "it has not been tested with " + veth + advice},
+		{"", plain, "it has not been tested with " + veth + advice},
+	} {
+		cfg := c.agent
+		cfg.StateDir, cfg.BBR = t.TempDir(), "true"
+		if err := os.WriteFile(bbrFile(&cfg), []byte(c.record), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if lacks := lacksBBR(&cfg); lacks != c.lacks {
+			t.Errorf("%q: an agent lacks %q, want %q", c.record, lacks, c.lacks)
 		}
 	}
 }

@@ -2,10 +2,16 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/test/rig"
 )
 
 // TestSetForRates checks that the settings of a node whose pods have rates come and go with the
@@ -78,4 +84,36 @@ func TestSetForRates(t *testing.T) {
 		t.Fatal(err)
 	}
 	require("cleaned", "fq_codel", "5000", "128", "512", "1")
+}
+
+// TestSlowStartStays checks that a new network namespace has the kernel's default for slow start,
+// whatever its parent has. So init leaves the node's setting alone, as the page about pods says.
+func TestSlowStartStays(t *testing.T) {
+	rig.Root(t)
+	const setting, name = "net/ipv4/tcp_slow_start_after_idle", "net.ipv4.tcp_slow_start_after_idle"
+	parent := rig.NewNetns(t, "parent")
+	if err := parent.SetSysctl(setting, "0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := parent.Do(func() error {
+		child := exec.Command("cat", "/proc/sys/"+setting)
+		child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
+		out, err := child.Output()
+		if got := strings.TrimSpace(string(out)); err == nil && got != "1" {
+			t.Errorf("in a namespace made by one with 0, %s is %s", name, got)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if forRates()[setting] != nil {
+		t.Errorf("init sets %s", name)
+	}
+	page, err := os.ReadFile("../../docs/pod-network.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(page), "It leaves `"+name+"` alone") {
+		t.Errorf("the page does not say that init leaves %s alone", name)
+	}
 }

@@ -29,6 +29,21 @@ type Way struct {
 	Tunnel bool // packets to other nodes leave in VXLAN
 }
 
+// String returns the options of the agent that make this the way.
+func (w Way) String() string {
+	device, routing, tunnel := "veth", "bpf", ""
+	if w.Netkit {
+		device = "netkit"
+	}
+	if w.Stack {
+		routing = "stack"
+	}
+	if w.Tunnel {
+		tunnel = " --routing=vxlan"
+	}
+	return "--pod-device=" + device + " --host-routing=" + routing + tunnel
+}
+
 // patience is how long to wait for a packet that nothing should hold up.
 const patience = 5 * time.Second
 

@@ -56,3 +56,14 @@ func bandwidth(p *problems, annotations map[string]string, name string) uint64 {
 		name, text)
 	return 0
 }
+
+// ignoreBandwidth reports annotations about rates that a Pod in the host's network namespace has: no
+// device tells its packets from those of the node and of other such pods.
+func ignoreBandwidth(p *problems, annotations map[string]string) {
+	for _, name := range []string{annotationEgress, annotationIngress, annotationClass, annotationBBR} {
+		if _, ok := annotations[name]; ok {
+			p.add("BandwidthIgnored", "annotation %s is ignored: a pod of the host's network has no device of its own, and so no rate, priority or BBR; "+
+				"remove it, or hostNetwork from the pod", name)
+		}
+	}
+}

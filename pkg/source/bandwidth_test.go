@@ -110,3 +110,22 @@ func TestBBR(t *testing.T) {
 		}
 	}
 }
+
+// TestBandwidthOfHostNetwork checks that a pod in the host's network namespace is told that its
+// annotations about rates are ignored, valid or not, and that it has none of what they ask for.
+func TestBandwidthOfHostNetwork(t *testing.T) {
+	for name, values := range map[string][]string{
+		"kubernetes.io/egress-bandwidth": {"10M", "fast"}, "kubernetes.io/ingress-bandwidth": {"10M", "fast"},
+		"fairlead.io/bandwidth-priority": {"guaranteed", "urgent"}, "fairlead.io/bbr": {"true", "bbr"},
+	} {
+		for _, value := range values {
+			pod := Pod(webPod(func(pod *corev1.Pod) {
+				pod.Spec.HostNetwork, pod.Annotations = true, map[string]string{name: value}
+			}))
+			checkProblem(t, pod.Problems, "BandwidthIgnored", name+" is ignored: a pod of the host's network has no device of its own")
+			if pod.Egress != 0 || pod.Ingress != 0 || pod.Class != model.Burstable || pod.BBR != model.Unsaid {
+				t.Errorf("%s %q: %d and %d bits a second, class %d, BBR %d", name, value, pod.Egress, pod.Ingress, pod.Class, pod.BBR)
+			}
+		}
+	}
+}

@@ -28,11 +28,13 @@ func Pod(pod *corev1.Pod) *model.Pod {
 		SocketLB:    socketLB(p, pod.Annotations),
 		Unchecked:   unchecked(p, pod.Annotations),
 		Proxy:       pod.Annotations[annotationProxy],
-		Egress:      bandwidth(p, pod.Annotations, annotationEgress),
-		Ingress:     bandwidth(p, pod.Annotations, annotationIngress),
-		Class:       class(p, pod),
-		BBR:         bbr(p, pod.Annotations),
 		Accelerate:  accelerate(p, pod.Annotations),
+	}
+	if out.HostNetwork {
+		ignoreBandwidth(p, pod.Annotations)
+	} else {
+		out.Egress, out.Ingress = bandwidth(p, pod.Annotations, annotationEgress), bandwidth(p, pod.Annotations, annotationIngress)
+		out.Class, out.BBR = class(p, pod), bbr(p, pod.Annotations)
 	}
 	if len(pod.Labels) > 0 {
 		out.Labels = maps.Clone(pod.Labels)

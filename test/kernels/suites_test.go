@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -124,6 +125,39 @@ func TestAlone(t *testing.T) {
 					t.Errorf("with Linux %s %s skips %s: %t", pin.Kernel, s.name, a.tests, skips)
 				}
 			}
+		}
+	}
+}
+
+// The page about limits says on which kernels the tests run, and where suites leave one out that has
+// what they test.
+func TestLimitsPage(t *testing.T) {
+	pins, err := debian.Pins()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("../../docs/limits.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := strings.Join(strings.Fields(string(text)), " ")
+	for name, want := range map[string]string{
+		"maps": "runs the tests on %s,", "bandwidth": "those of bandwidth limits only on %s,", "rates": "those of bandwidth limits only on %s,",
+		"policies": "those beside kube-network-policies only on %s.",
+	} {
+		var kernels []string
+		for _, pin := range pins {
+			if pin.Serves && !slices.Contains(suiteOf(t, name).without, pin.Kernel) {
+				kernels = append(kernels, pin.Kernel)
+			}
+		}
+		last := len(kernels) - 1
+		list := kernels[last]
+		if last > 0 {
+			list = strings.Join(kernels[:last], ", ") + " and " + list
+		}
+		if want = fmt.Sprintf(want, list); !strings.Contains(page, want) {
+			t.Errorf("%s: the page does not say %q", name, want)
 		}
 	}
 }

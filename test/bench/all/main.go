@@ -9,7 +9,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -102,9 +101,8 @@ func (s *suite) one(name string) ([]result.Row, []result.About, error) {
 		return nil, nil, fmt.Errorf("%q is not the name of a benchmark", name)
 	}
 	path := filepath.Join(s.folder, name+".json")
-	picture := filepath.Join(s.folder, name+".svg")
 	if s.run != nil {
-		for _, old := range []string{path, result.AboutPath(path), picture} {
+		for _, old := range []string{path, result.AboutPath(path), plot.PathOf(path)} {
 			if err := os.Remove(old); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return nil, nil, fmt.Errorf("remove earlier results: %w", err)
 			}
@@ -127,21 +125,7 @@ func (s *suite) one(name string) ([]result.Row, []result.About, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	var drawn bytes.Buffer
-	if err := plot.Draw(&drawn, plot.Picture{Title: name, Subtitle: describe(about), Rows: rows}); err != nil {
-		return nil, nil, err
-	}
-	return rows, about, result.WriteFile(picture, &drawn)
-}
-
-// describe returns a line about the machine that the results come from.
-func describe(about []result.About) string {
-	var parts []string
-	for _, a := range about {
-		parts = append(parts, fmt.Sprintf("%s; load %.2f before, %.2f after; %s",
-			a.Machine, a.Before.One, a.After.One, a.Began.UTC().Format("2006-01-02 15:04 UTC")))
-	}
-	return strings.Join(parts, "; ")
+	return rows, about, plot.File(path)
 }
 
 // verdicts counts the verdicts on the goals.

@@ -72,7 +72,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// Rows taken over from a machine keep all their values, and name the machine.
+// Rows taken over from a machine keep all their values, and name the machine. A picture shows them.
 func TestTakeOver(t *testing.T) {
 	dir := t.TempDir()
 	inside, err := result.Begin(result.Config{Benchmark: "bandwidth", Path: filepath.Join(dir, "inside.json"), Out: io.Discard})
@@ -95,8 +95,12 @@ func TestTakeOver(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := outside.Finish(); err != nil {
+	if err := finish(outside, path); err != nil {
 		t.Fatal(err)
+	}
+	picture, err := os.ReadFile(filepath.Join(dir, "outside.svg"))
+	if err != nil || !strings.Contains(string(picture), "bandwidth/a trial") || !strings.Contains(string(picture), "Linux 7.2, 50 Mbit/s") {
+		t.Errorf("the picture is %s, %v", picture, err)
 	}
 	rows, err := result.Load(path)
 	if err != nil || len(rows) != 4 {

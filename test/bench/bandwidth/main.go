@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"fairlead.io/fairlead/test/bench/plot"
 	"fairlead.io/fairlead/test/bench/result"
 	"fairlead.io/fairlead/test/bench/round"
 )
@@ -84,5 +85,13 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err := measure(ctx, report); err != nil {
 		return err
 	}
-	return report.Finish()
+	return finish(report, o.output)
+}
+
+// finish writes the results, and a picture of them beside.
+func finish(report *result.Report, path string) error {
+	if err := report.Finish(); err != nil {
+		return err
+	}
+	return plot.File(path)
 }

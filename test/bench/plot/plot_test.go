@@ -6,13 +6,16 @@ import (
 	"errors"
 	"flag"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"fairlead.io/fairlead/test/bench/machine"
 	"fairlead.io/fairlead/test/bench/result"
 )
 
@@ -216,5 +219,29 @@ func (full) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
 func TestDrawFails(t *testing.T) {
 	if err := Draw(full{}, Picture{}); !errors.Is(err, io.ErrShortWrite) {
 		t.Errorf("have error %v", err)
+	}
+}
+
+// The picture of a file of results is beside it, and has the rows and the machine.
+func TestFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "socket.json")
+	about := result.About{Before: machine.Load{One: 0.4}, After: machine.Load{One: 1.2}, Began: time.Unix(0, 0)}
+	if err := result.Save(path, pictures()["bars"].Rows, []result.About{about}); err != nil {
+		t.Fatal(err)
+	}
+	if err := File(path); err != nil {
+		t.Fatal(err)
+	}
+	picture, err := os.ReadFile(filepath.Join(filepath.Dir(path), "socket.svg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{">socket<", "socket/requests", "load 0.40 before, 1.20 after", "1970-01-01 00:00 UTC"} {
+		if !strings.Contains(string(picture), want) {
+			t.Errorf("%q is not in %s", want, picture)
+		}
+	}
+	if err := File(path + "x"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without results: %v", err)
 	}
 }

@@ -2,6 +2,10 @@ package programs
 
 import (
 	"errors"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -15,35 +19,58 @@ import (
 // fifth of the kernel's limit.
 const mostInstructions = 200_000
 
-// configs returns all combinations of the extremes of every field of the configuration: the
-// verifier skips code that a constant rules out, so it may accept a program with one configuration
-// and reject it with another. A short run has each extreme once, since an emulated machine takes
-// seconds for each configuration.
-func configs() []bpf.MapsPacketConfig {
-	if testing.Short() {
-		return []bpf.MapsPacketConfig{
-			{SnatFirst: 1024, SnatLast: 1024, TickShift: 0},
-			{
-				SnatFirst: 1, SnatLast: 65535, TickShift: 31, ExternalClusterip: 1,
-				HashKey0: ^uint64(0), HashKey1: ^uint64(0), HashKey2: ^uint64(0), HashKey3: ^uint64(0), HashKey4: ^uint64(0),
-			},
-			{SnatFirst: 1, SnatLast: 65535, TickShift: 10, ExternalClusterip: 1, Growing: 1, Bypass: 1, Masquerade: 1, Own: 1},
-		}
+// configs returns the extremes of every field of the configuration, and all combinations of settings
+// that are on or off: the verifier skips code that a constant rules out, so it may accept a program
+// with one configuration and reject it with another. A short list has each extreme once, and
+// everything without rates too, since an emulated machine takes many seconds for each configuration.
+func configs(short bool) []bpf.MapsPacketConfig {
+	off := bpf.MapsPacketConfig{SnatFirst: 1024, SnatLast: 1024, TickShift: 0}
+	on := bpf.MapsPacketConfig{
+		SnatFirst: 1, SnatLast: 65535, TickShift: 31, ExternalClusterip: 1, Own: 1, Growing: 1, Masquerade: 1, Bypass: 1,
+		HashKey0: ^uint64(0), HashKey1: ^uint64(0), HashKey2: ^uint64(0), HashKey3: ^uint64(0), HashKey4: ^uint64(0),
 	}
-	var list []bpf.MapsPacketConfig
+	rated := on
+	rated.Pair = math.MaxUint32
+	if short {
+		return []bpf.MapsPacketConfig{off, on, rated}
+	}
+	narrow := rated
+	narrow.SnatFirst, narrow.SnatLast = 1024, 1024
+	list := []bpf.MapsPacketConfig{on, narrow, {SnatFirst: 1, SnatLast: 65535, TickShift: 10, Growing: 1}}
 	for _, ports := range [][2]uint16{{1024, 1024}, {1, 65535}} {
 		for _, shift := range []uint32{0, 10, 31} {
 			for _, external := range []uint16{0, 1} {
 				list = append(list, bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: shift, ExternalClusterip: external})
 			}
 		}
-		// The other settings do not affect how a program looks into one more map.
-		list = append(list, bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: 10, ExternalClusterip: 1, Growing: 1, Bypass: 1, Masquerade: 1, Own: 1},
-			bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: 10, Bypass: 1},
-			bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: 10, Masquerade: 1},
-			bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: 10, Own: 1})
+	}
+	// The node's own packets are balanced wherever pods have devices, and the rest is about those.
+	for bits := range uint16(16) {
+		list = append(list, bpf.MapsPacketConfig{
+			SnatFirst: 1, SnatLast: 65535, TickShift: 10, ExternalClusterip: 1, Own: 1,
+			Growing: bits & 1, Masquerade: bits >> 1 & 1, Bypass: uint32(bits >> 2 & 1), Pair: uint32(bits>>3) * math.MaxUint32,
+		})
 	}
 	return list
+}
+
+// Every field of the configuration has several values, so that no code is always left out.
+func TestConfigs(t *testing.T) {
+	fields := reflect.TypeFor[bpf.MapsPacketConfig]()
+	for i := range fields.NumField() {
+		if !fields.Field(i).IsExported() {
+			continue // about the layout
+		}
+		for _, short := range []bool{true, false} {
+			values := map[any]bool{}
+			for _, config := range configs(short) {
+				values[reflect.ValueOf(config).Field(i).Interface()] = true
+			}
+			if len(values) < 2 {
+				t.Errorf("short %t: %s is always %v", short, fields.Field(i).Name, slices.Collect(maps.Keys(values)))
+			}
+		}
+	}
 }
 
 // The packet programs load with any configuration, well within the verifier's limit.
@@ -59,7 +86,7 @@ func TestPacketPrograms(t *testing.T) {
 		}
 	})
 	most := map[string]uint32{}
-	for _, config := range configs() {
+	for _, config := range configs(testing.Short()) {
 		for _, read := range []func() (*ebpf.CollectionSpec, error){bpf.LoadTc, bpf.LoadXdp, bpf.LoadPod} {
 			for name, walked := range walk(t, read, config, m) {
 				most[name] = max(most[name], walked)
