@@ -138,6 +138,7 @@ func TestBandwidth(t *testing.T) {
 	w.part(t, "interfaces", map[string]maps.Rates{"a": {Out: rate}}, w.keepsAllInterfaces)
 	w.part(t, "two", both(maps.Rates{Out: 6e6 / 8}, maps.Rates{Out: 3e6 / 8}), w.keepsTwo)
 	w.part(t, "shared", nil, w.keepsShared)
+	w.part(t, "preferred", nil, w.prefersClass)
 	w.part(t, "bands", both(inClass(maps.Guaranteed), inClass(maps.BestEffort)), func(t *testing.T) { w.preferBands(t, outsiders[false]) })
 	// At this rate, it waits for a tenth of a second.
 	w.part(t, "paced", map[string]maps.Rates{"a": {Out: 1e6}}, w.leavesPaced)

@@ -51,6 +51,37 @@ func (w *town) keepsShared(t *testing.T) {
 	}
 }
 
+// prefersClass checks that a pod of a higher class gets nearly all of a shared rate while it needs
+// all of it.
+func (w *town) prefersClass(t *testing.T) {
+	const own, all = uint64(1e9 / 8), 150 * datagrams // more than the share lets wait
+	share := maps.Share{OfNode: 2e6 / 8}
+	w.rerate(map[string]maps.Rates{"a": {Out: own, Class: maps.Guaranteed, Share: share}, "b": {Out: 2 * own, Class: maps.BestEffort, Share: share}})
+	for _, to := range outsiders {
+		sink := drainAt(t, w.outside, 9, 2*all)
+		var pours []*rig.Process
+		for _, p := range w.pods[:2] {
+			pours = append(pours, rig.NewChild(t, nil, p.Netns, "pour", netip.AddrPortFrom(to, 9).String(), "4", strconv.Itoa(all), "0"))
+		}
+		for _, p := range pours {
+			w.must(p.Wait())
+		}
+		sink.Kill() // it waits for what was dropped
+	}
+	m, err := maps.Open(datapath.MapsDir(w.Carry.BPFFS), true)
+	w.must(err)
+	defer m.Close()
+	list, err := maps.Paces(m.PodRates, m.PodPaces)
+	w.must(err)
+	of := map[uint64]maps.Pace{}
+	for _, pace := range list {
+		of[pace.Out.Rate] = *pace.Out
+	}
+	if a, b := of[own], of[2*own]; a.Passed < 9*b.Passed || a.Passed == 0 || b.Dropped == 0 {
+		t.Errorf("guaranteed: %+v, best effort: %+v", a, b)
+	}
+}
+
 // preferBands checks that what waits at a device waits in the band of its pod's class, if this
 // kernel's fq has bands. One family is enough for each way: IPv4 through the stack, where forwarding
 // may reset the priority of IPv4 packets, and IPv6 past it.
