@@ -44,7 +44,7 @@ it. The command reads the maps and the agent's files, so it also works while no 
 	}
 	off := newHoldCommand(inv, "off", "Return all connections of this node to TCP at once", `Return all connections of this node to TCP from their next message on, whatever the
 agent's options say. Sockets leave the map once they have read what waits for them there. The command needs no agent. It
-holds until "fairlead sockmap on" or the node's next start; for a permanent change, use the option --sockmap.`, sockmap.Hold)
+holds until "fairlead sockmap on", an agent without --sockmap or the node's next start; for a permanent change, use the option --sockmap.`, sockmap.Hold)
 	on := newHoldCommand(inv, "on", "Undo \"fairlead sockmap off\"", `Let connections of this node bypass TCP again, if the agent's option --sockmap allows it.`, sockmap.Release)
 	return noun("sockmap", "Show connections that bypass TCP, and stop that", list, off, on)
 }

@@ -2,7 +2,8 @@ package model
 
 import "testing"
 
-// AcceleratedChanged fires on every change of a pod, a namespace or a policy, and on nothing else.
+// AcceleratedChanged fires on every change of a pod, a namespace, a policy or the node's rate, and on
+// nothing else.
 func TestAcceleratedChanged(t *testing.T) {
 	s := NewStore("node")
 	name := Name{"ns", "a"}
@@ -27,6 +28,9 @@ func TestAcceleratedChanged(t *testing.T) {
 		{"it is deleted", func() { s.DeleteAcceleration(name) }, true},
 		{"it is deleted again", func() { s.DeleteAcceleration(name) }, false},
 		{"a deleted Pod", func() { s.DeletePod(name) }, true},
+		{"another node's rate", func() { s.SetNode(&Node{Name: "other", Egress: 1000}) }, false},
+		{"this node's rate", func() { s.SetNode(&Node{Name: "node", Egress: 1000}) }, true},
+		{"no rate", func() { s.SetNode(&Node{Name: "node"}) }, true},
 	} {
 		step.do()
 		changed := false

@@ -45,7 +45,7 @@ type Store struct {
 	dirty  map[Key]struct{}
 	wake   chan struct{}
 	pod    chan struct{} // signalled when pods or namespaces change
-	short  chan struct{} // signalled when pods, namespaces or acceleration policies change
+	short  chan struct{} // signalled when pods, namespaces, acceleration policies or the rate of this node change
 	traits chan struct{} // signalled when what Unchecked, Proxy or Rates return may have changed
 	node   chan struct{} // signalled when this node changes
 	inside chan struct{} // signalled when addresses inside the cluster change

@@ -251,6 +251,7 @@ func (s *Store) nodeChanged(was, is *Node) {
 		}
 		if was.Egress != is.Egress {
 			signal(s.traits)
+			signal(s.short)
 		}
 	}
 	if !slices.Equal(was.Addrs, is.Addrs) || !slices.Equal(was.PodCIDRs, is.PodCIDRs) {

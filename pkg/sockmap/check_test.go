@@ -38,6 +38,64 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// Whoever else dials the agent's own listener is not taken for the agent.
+func TestCheckBesideStranger(t *testing.T) {
+	listening, at, err := listener()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(listening)
+	strangers := make([]int, 3)
+	for i := range strangers {
+		if strangers[i], err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(strangers[i])
+		if err := unix.Connect(strangers[i], at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e, err := connect(listening, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.close()
+	if err := e.converse(3, 100); err != nil {
+		t.Error(err)
+	}
+	for _, fd := range strangers {
+		if err := waitFor(fd, unix.POLLRDHUP); err != nil {
+			t.Errorf("a stranger's connection is not closed: %v", err)
+		}
+	}
+}
+
+// Whoever still watches or checks connections after Close gets an error.
+func TestClosed(t *testing.T) {
+	rig.Root(t)
+	s, err := Open(Config{BPFFS: rig.BPFFS(t), Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, pairs := s.Pairs()
+	_, state := s.State()
+	_, tallies := s.Tallies()
+	for what, err := range map[string]error{
+		"Pairs": pairs, "State": state, "Tallies": tallies, "Check": s.Check(context.Background(), 1), "Switch": s.Switch(true),
+		"SetRules": s.SetRules(map[Place]Rules{{Netns: 1}: {From: 1}}),
+	} {
+		if err == nil {
+			t.Errorf("%s is not refused", what)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Errorf("once more: %v", err)
+	}
+}
+
 // tampers return changes that break the programs in one way each.
 func tampers() map[string]func(*ebpf.CollectionSpec) {
 	return map[string]func(*ebpf.CollectionSpec){

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -67,17 +68,39 @@ func connect(listening int, at unix.Sockaddr) (e exercise, err error) {
 	if errors.Is(err, unix.EINPROGRESS) {
 		err = waitFor(e.client, unix.POLLOUT)
 	}
+	var client unix.Sockaddr
 	if err == nil {
-		err = waitFor(listening, unix.POLLIN)
+		client, err = unix.Getsockname(e.client)
 	}
 	if err == nil {
-		e.server, _, err = unix.Accept4(listening, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+		e.server, err = accept(listening, addrPortOf(client))
 	}
 	if err != nil {
 		unix.Close(e.client)
 		return e, fmt.Errorf("connect: %w", err)
 	}
 	return e, nil
+}
+
+// accept accepts the connection of a client. Others may dial as well, for example to see which
+// ports are open; they are closed.
+func accept(listening int, client netip.AddrPort) (fd int, err error) {
+	for until := time.Now().Add(patience); time.Now().Before(until); {
+		if err := waitFor(listening, unix.POLLIN); err != nil {
+			return -1, err
+		}
+		fd, from, err := unix.Accept4(listening, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+		switch {
+		case again(err) || errors.Is(err, unix.ECONNABORTED):
+		case err != nil:
+			return -1, err
+		case addrPortOf(from) == client:
+			return fd, nil
+		default:
+			unix.Close(fd)
+		}
+	}
+	return -1, errors.New("timed out")
 }
 
 func (e exercise) close() {

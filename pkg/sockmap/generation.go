@@ -184,6 +184,7 @@ func (g *generation) remove() error {
 	return errors.Join(os.RemoveAll(stage), os.Rename(g.dir, stage), os.RemoveAll(stage), g.close())
 }
 
+// close releases everything. What is done with it later fails.
 func (g *generation) close() error {
 	var errs []error
 	for _, m := range g.maps {
@@ -201,7 +202,6 @@ func (g *generation) close() error {
 			errs = append(errs, l.Close())
 		}
 	}
-	g.maps, g.links, g.iters = nil, nil, nil
 	return errors.Join(errs...)
 }
 

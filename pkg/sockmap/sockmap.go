@@ -406,7 +406,8 @@ func (s *Sockmap) sweepFormer() (left int, err error) {
 	return left, errors.Join(errs...)
 }
 
-// Close releases everything. What is pinned keeps working.
+// Close releases everything. What is pinned keeps working. Methods that are called later return an
+// error: who watches or checks connections may end a little after Run.
 func (s *Sockmap) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -417,6 +418,6 @@ func (s *Sockmap) Close() error {
 	if s.now != nil {
 		errs = append(errs, s.now.close())
 	}
-	s.now, s.former = nil, nil
+	s.former = nil
 	return errors.Join(errs...)
 }
