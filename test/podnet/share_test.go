@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -66,6 +67,9 @@ func (w *town) prefersClass(t *testing.T) {
 		for _, p := range pours {
 			w.must(p.Wait())
 		}
+		w.until("nothing waits any more", func() bool {
+			return !slices.ContainsFunc(w.queued("eth0"), func(q netlink.Qdisc) bool { return q.Attrs().Statistics.Queue.Qlen > 0 })
+		})
 		sink.Kill() // it waits for what was dropped
 	}
 	m, err := maps.Open(datapath.MapsDir(w.Carry.BPFFS), true)
