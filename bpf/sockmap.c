@@ -28,6 +28,9 @@ const enum wake *wake_type __attribute__((unused));
 
 enum {
 	ESTABLISHED = 1,   /* TCP_ESTABLISHED */
+	FIN_WAIT1 = 4,	   /* TCP_FIN_WAIT1 */
+	FIN_WAIT2 = 5,	   /* TCP_FIN_WAIT2 */
+	SEND_SHUTDOWN = 2, /* of sk_shutdown */
 	REFUSALS_MOST = 4, /* how often a connection that the kernel refused is tried again */
 	/* bytes of kernel memory for each message that waits past TCP, however short */
 	MESSAGE = 1024,
@@ -210,6 +213,16 @@ static __always_inline enum passing send_way(struct pair *pair)
 	return flags & ~(__u64)FLAGS_SEND ? PASSING_CALL : PASSING_NONE;
 }
 
+/* Reports whether a socket may still receive data. One that is closed, or used for another
+ * connection, may not: it would take the data for that of its next connection. */
+static __always_inline bool receives(struct tcp_sock *tp)
+{
+	unsigned char state = 0;
+
+	bpf_core_read(&state, sizeof(state), &tp->inet_conn.icsk_inet.sk.__sk_common.skc_state);
+	return state == ESTABLISHED || state == FIN_WAIT1 || state == FIN_WAIT2;
+}
+
 /* Returns whether the other end's progress and settings allow a message past TCP. If that socket
  * has been freed it is no longer in the map either, so whatever is read from its memory does no
  * harm. */
@@ -220,6 +233,8 @@ static __always_inline enum passing peer_takes(struct tcp_sock *tp, struct tcp_s
 	__u32 copied = 0;
 	int lowat = 0;
 
+	if (tp->inet_conn.icsk_inet.sk.sk_shutdown & SEND_SHUTDOWN || !receives(peer))
+		return PASSING_ALONE;
 	if (bpf_core_read(&copied, sizeof(copied), &peer->copied_seq) || copied != tp->write_seq)
 		return PASSING_UNREAD;
 	bpf_core_read(&lowat, sizeof(lowat), &peer->inet_conn.icsk_inet.sk.sk_rcvlowat);

@@ -80,6 +80,7 @@ struct sock_common {
 struct sock {
 	struct sock_common __sk_common;
 	int sk_rcvlowat;
+	__u8 sk_shutdown;
 	void *sk_user_data;
 	struct socket *sk_socket;
 } __attribute__((preserve_access_index));

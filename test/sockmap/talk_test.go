@@ -210,6 +210,10 @@ func (e ends) do(what string, n []int) error {
 		return e.give()
 	case "tls":
 		return e.encrypt()
+	case "shut":
+		return e.shut()
+	case "leave":
+		return e.leave()
 	case "close":
 		return errors.Join(e.client.Close(), e.server.Close())
 	}
