@@ -146,7 +146,7 @@ func (m *Maps) fields() []field {
 			&m.PodPaces, nil},
 		{Info{Name: "share_rates", Row: "pods of a namespace, or all -> bytes a second that they may send together", WrittenBy: "podnet", ReadBy: "pod, observe"},
 			&m.ShareRates, nil},
-		{Info{Name: "share_paces", Row: "the same -> when their next packet may leave, bytes, packets dropped", WrittenBy: "podnet, pod", ReadBy: "pod, observe"},
+		{Info{Name: "share_paces", Row: "the same -> when their next packet may leave, bytes, packets dropped, average size", WrittenBy: "podnet, pod", ReadBy: "pod, observe"},
 			&m.SharePaces, nil},
 		{Info{Name: "allowances", Row: "0 -> ICMP errors that may be sent, since when", WrittenBy: "tc, xdp, pod", ReadBy: "tc, xdp, pod"},
 			&m.Allowances, nil},

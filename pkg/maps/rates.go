@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -190,7 +191,7 @@ func (m *Maps) putShares(want map[uint64]bpf.MapsShareRate) error {
 			return err
 		}
 		if was.Out != share.Out {
-			keepTurn(&pace, farthest)
+			keepTurn(&pace, Horizon)
 		}
 		if err := errors.Join(m.SharePaces.Put(&id, &pace), m.ShareRates.Put(&id, &share)); err != nil {
 			return err
@@ -265,6 +266,7 @@ func (m *Maps) preparePaces(p *Pod) error {
 		return err
 	}
 	row := p.rate()
+	longest := map[bpf.MapsPaceKind]time.Duration{bpf.MapsPaceKindPACE_OUT: Horizon, bpf.MapsPaceKindPACE_IN: Patience}
 	for _, kind := range directions {
 		rate, before := p.Rates.of(kind), Rates{Out: was.Out, In: was.In}.of(kind)
 		if rate == 0 {
@@ -282,7 +284,7 @@ func (m *Maps) preparePaces(p *Pod) error {
 			return err
 		}
 		if before != rate {
-			keepTurn(&pace, farthestOf(kind))
+			keepTurn(&pace, longest[kind])
 		}
 		if err := m.PodPaces.Put(&key, &pace); err != nil {
 			return err
@@ -291,27 +293,22 @@ func (m *Maps) preparePaces(p *Pod) error {
 	return nil
 }
 
-// The programs let packets wait for this long at most, in nanoseconds: those that a pod sends, and
-// those that it receives. A departure time counts in sixteenths of a nanosecond.
+// The programs let packets wait for this long at most (bpf/lib/edt.h): those that a pod sends, and
+// those that it receives.
 const (
-	farthest   = 2e9
-	farthestIn = farthest / 4
-	turnParts  = 16
+	Horizon  = 2 * time.Second
+	Patience = Horizon / 4
 )
 
-func farthestOf(kind bpf.MapsPaceKind) uint64 {
-	if kind == bpf.MapsPaceKindPACE_IN {
-		return farthestIn
-	}
-	return farthest
-}
+// turnParts is how many parts of a nanosecond a departure time counts in.
+const turnParts = 16
 
 // keepTurn keeps the departure time of the next packet when a rate changes, so that packets do not
 // overtake those that wait by the earlier rate. At a low rate it may be minutes ahead, by the time
 // that the last packet took; then the next may leave at once.
-func keepTurn(pace *bpf.MapsPodPace, most uint64) {
+func keepTurn(pace *bpf.MapsPodPace, most time.Duration) {
 	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil || pace.Next/turnParts > uint64(now.Nano())+most {
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil || pace.Next/turnParts > uint64(now.Nano())+uint64(most) {
 		pace.Next = 0
 	}
 }

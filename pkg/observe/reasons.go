@@ -102,7 +102,8 @@ func reasonsOfPods() []Reason {
 			Word: "horizon", Stops: true, What: dropped,
 			Cause: "The pod sends faster than its annotation kubernetes.io/egress-bandwidth allows, and this packet would have to wait for more " +
 				"than two seconds. Or the pods of its namespace or node send faster than the fairlead.io/egress-bandwidth there allows, and " +
-				"the packet would have to wait for longer than the pod's class may.",
+				"the packet would have to wait for longer than the pod's class may. Packets of less than 256 bytes on average may wait for less. " +
+				"Or the packet's socket has scheduled it for more than two seconds ahead.",
 			Cure: "TCP slows down by itself, so a few of these are harmless. Make programs that send datagrams slow down, or raise the " +
 				"annotation: `fairlead bandwidth list` shows how much each pod sends, and `fairlead status` whether a device lacks the queue " +
 				"in which packets wait.",
@@ -111,7 +112,7 @@ func reasonsOfPods() []Reason {
 			Word: "jam", Stops: true,
 			What: "A packet to the pod is dropped: when it comes to the node, or at the device of the pod that it is for or from.",
 			Cause: "The pod is sent more than its annotation kubernetes.io/ingress-bandwidth allows, and this packet would have to wait for more " +
-				"than half a second.",
+				"than half a second, or less if packets have less than 256 bytes on average.",
 			Cure: "TCP senders are slowed down before anything is lost, unless so many connections send at once that two segments of each are " +
 				"more than may wait. Make programs that send datagrams slow down, or raise the annotation: `fairlead bandwidth list` shows " +
 				"how much each pod receives.",

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"time"
 
 	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/maps"
 )
 
 // Stats is the state of a Network.
@@ -114,12 +116,8 @@ func podKey(name string, record *Record) string {
 	return "pod/" + cmp.Or(record.Owner.Container, name)
 }
 
-// A packet that would have to wait for longer than this, in seconds, is dropped by the programs
-// (bpf/lib/edt.h).
-const (
-	horizon  = 2   // for what a pod sends
-	patience = 0.5 // for what a pod gets
-)
+// waiting returns how many bytes wait at most at a rate.
+func waiting(rate uint64, most time.Duration) uint64 { return uint64(float64(rate) * most.Seconds()) }
 
 // waits returns how many bytes may be queued of all pods, and the most of a single one. All pods
 // that send within a shared rate, and have none of their own, count as one.
@@ -127,13 +125,13 @@ func (n *Network) waits() (all, most uint64) {
 	of := map[string]uint64{}
 	for name, record := range n.records {
 		rates := record.Rates
-		waits := rates.Out*horizon + uint64(float64(rates.In)*patience)
+		waits := waiting(rates.Out, maps.Horizon) + waiting(rates.In, maps.Patience)
 		switch {
 		case rates.Out > 0:
 		case rates.Share.OfNamespace > 0:
-			of["shared/"+rates.Share.Namespace] = rates.Share.OfNamespace * horizon
+			of["shared/"+rates.Share.Namespace] = waiting(rates.Share.OfNamespace, maps.Horizon)
 		case rates.Share.OfNode > 0:
-			of["shared"] = rates.Share.OfNode * horizon
+			of["shared"] = waiting(rates.Share.OfNode, maps.Horizon)
 		}
 		pod := podKey(name, record)
 		of[pod] = max(of[pod], waits)
