@@ -23,7 +23,10 @@ enum survival {
 const enum survival *survival_type __attribute__((unused));
 
 const volatile __u32 leaves_by;
-/* other packets are ignored; an IPv4 address is in the last four bytes */
+/* bytes that a tunnel has put before the packet */
+const volatile __u32 wrapped_in;
+/* Other packets are ignored, such as those that the kernel sends of itself, which a tunnel takes to
+ * the same node. An IPv4 address is in the last four bytes. */
 const volatile __u8 goes_to[16];
 __u64 survived;
 
@@ -36,12 +39,19 @@ int survival_redirect(struct __sk_buff *skb __attribute__((unused)))
 
 static __always_inline bool survival_is_ours(struct __sk_buff *skb)
 {
-	__u32 ip4 = sizeof(struct ethhdr) + offsetof(struct iphdr, daddr),
-	      ip6 = sizeof(struct ethhdr) + offsetof(struct ipv6hdr, daddr);
-	bool is_v4 = skb->protocol == bpf_htons(ETH_P_IP);
+	__u32 ip4 = wrapped_in + sizeof(struct ethhdr) + offsetof(struct iphdr, daddr),
+	      ip6 = wrapped_in + sizeof(struct ethhdr) + offsetof(struct ipv6hdr, daddr);
 	__u8 to[16] = {};
+	__u16 protocol;
+	long err;
 
-	if (is_v4 ? bpf_skb_load_bytes(skb, ip4, to + 12, 4) : bpf_skb_load_bytes(skb, ip6, to, sizeof(to)))
+	if (bpf_skb_load_bytes(skb, wrapped_in + offsetof(struct ethhdr, h_proto), &protocol, sizeof(protocol)))
+		return false;
+	if (protocol == bpf_htons(ETH_P_IP))
+		err = bpf_skb_load_bytes(skb, ip4, to + 12, 4);
+	else
+		err = bpf_skb_load_bytes(skb, ip6, to, sizeof(to));
+	if (err)
 		return false;
 	for (int i = 0; i < 16; i++)
 		if (to[i] != goes_to[i])

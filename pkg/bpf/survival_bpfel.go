@@ -30,6 +30,7 @@ const (
 	SurvivalVarLeavesBy          = "leaves_by"
 	SurvivalVarSurvivalType      = "survival_type"
 	SurvivalVarSurvived          = "survived"
+	SurvivalVarWrappedIn         = "wrapped_in"
 )
 
 // LoadSurvival returns the embedded CollectionSpec for Survival.
@@ -92,6 +93,7 @@ type SurvivalVariableSpecs struct {
 	LeavesBy     *ebpf.VariableSpec `ebpf:"leaves_by"`
 	SurvivalType *ebpf.VariableSpec `ebpf:"survival_type"`
 	Survived     *ebpf.VariableSpec `ebpf:"survived"`
+	WrappedIn    *ebpf.VariableSpec `ebpf:"wrapped_in"`
 }
 
 // SurvivalObjects contains all objects after they have been loaded into the kernel.
@@ -128,6 +130,7 @@ type SurvivalVariables struct {
 	LeavesBy     *ebpf.Variable `ebpf:"leaves_by"`
 	SurvivalType *ebpf.Variable `ebpf:"survival_type"`
 	Survived     *ebpf.Variable `ebpf:"survived"`
+	WrappedIn    *ebpf.Variable `ebpf:"wrapped_in"`
 }
 
 // SurvivalPrograms contains all programs after they have been loaded into the kernel.

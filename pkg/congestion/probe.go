@@ -44,6 +44,9 @@ func (w Way) String() string {
 	return "--pod-device=" + device + " --host-routing=" + routing + tunnel
 }
 
+// The bytes of the headers before a packet in VXLAN, without IP's.
+const ethernet, udp, vxlan = 14, 8, 8
+
 // patience is how long to wait for a packet that nothing should hold up.
 const patience = 5 * time.Second
 
@@ -100,6 +103,7 @@ type trial struct {
 // family is an IP family with the addresses of the trial, which nobody outside sees.
 type family struct {
 	domain, bits          int
+	header                uint32 // bytes of an IP header
 	pod, gateway, outside net.IP
 	node                  net.IP // at the device that leads out
 	forwarding            string // the setting that makes the node's stack forward
@@ -108,12 +112,12 @@ type family struct {
 // families returns the IP families that the kernel has.
 func families() []family {
 	all := []family{{
-		domain: unix.AF_INET, bits: 32, pod: net.IPv4(198, 18, 0, 2).To4(), gateway: net.IPv4(198, 18, 0, 1).To4(), outside: net.IPv4(198, 19, 0, 2).To4(),
+		domain: unix.AF_INET, bits: 32, header: 20, pod: net.IPv4(198, 18, 0, 2).To4(), gateway: net.IPv4(198, 18, 0, 1).To4(), outside: net.IPv4(198, 19, 0, 2).To4(),
 		node: net.IPv4(198, 19, 0, 1).To4(), forwarding: "ipv4/ip_forward",
 	}}
 	if _, err := os.Stat("/proc/net/if_inet6"); err == nil {
 		all = append(all, family{
-			domain: unix.AF_INET6, bits: 128, pod: net.ParseIP("2001:2::2"), gateway: net.ParseIP("2001:2::1"), outside: net.ParseIP("2001:2:0:1::2"),
+			domain: unix.AF_INET6, bits: 128, header: 40, pod: net.ParseIP("2001:2::2"), gateway: net.ParseIP("2001:2::1"), outside: net.ParseIP("2001:2:0:1::2"),
 			node: net.ParseIP("2001:2:0:1::1"), forwarding: "ipv6/conf/all/forwarding",
 		})
 	}
@@ -328,6 +332,9 @@ func (t *trial) attach() error {
 		to := [16]byte{}
 		copy(to[16-t.family.bits/8:], t.family.outside)
 		err = spec.Variables["goes_to"].Set(to)
+	}
+	if err == nil && t.way.Tunnel {
+		err = spec.Variables["wrapped_in"].Set(ethernet + t.family.header + udp + vxlan)
 	}
 	if err != nil {
 		return err
