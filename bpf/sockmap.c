@@ -32,6 +32,7 @@ enum {
 	FIN_WAIT2 = 5,	   /* TCP_FIN_WAIT2 */
 	SEND_SHUTDOWN = 2, /* of sk_shutdown */
 	REFUSALS_MOST = 4, /* how often a connection that the kernel refused is tried again */
+	TURNS_MOST = 4096, /* that a connection waits for which there is no room */
 	/* bytes of kernel memory for each message that waits past TCP, however short */
 	MESSAGE = 1024,
 };
@@ -334,15 +335,23 @@ static __always_inline enum exclusion socket_way(const struct sock *sk)
 	return flags & 1 ? EXCLUSION_ZEROCOPY : EXCLUSION_NONE;
 }
 
-/* Makes a connection wait whose end the kernel did not take, longer each time. The map of another
- * version of these programs may still have it, and will release it; a map of another program never
- * does. */
-static __always_inline void refuse(struct pair *pair)
+/* Makes a connection wait whose end the kernel did not take, longer each time. If the map is full,
+ * there is room again once others have ended. Else the map of another version of these programs may
+ * still have it, and will release it; a map of another program never does. */
+static __always_inline void refuse(struct pair *pair, long err)
 {
-	pair->needed *= 16;
-	if (++pair->refused > REFUSALS_MOST)
-		exclude(pair, EXCLUSION_REFUSED);
-	else if (!pair->inside)
+	if (err == -E2BIG || err == -ENOMEM) {
+		count(TALLY_FULL, 0);
+		if (pair->needed < TURNS_MOST)
+			pair->needed *= 4;
+	} else {
+		pair->needed *= 16;
+		if (++pair->refused > REFUSALS_MOST) {
+			exclude(pair, EXCLUSION_REFUSED);
+			return;
+		}
+	}
+	if (!pair->inside)
 		watch_again(pair, PAIR_CHOSEN);
 	else if (__sync_val_compare_and_swap(&pair->state, PAIR_CHOSEN, PAIR_LEAVING) == PAIR_CHOSEN)
 		tell(WAKE_LEAVE);
@@ -359,6 +368,7 @@ int sockmap_admit(struct bpf_iter__bpf_sk_storage_map *ctx)
 	struct pair *pair;
 	__u64 cookie;
 	__u32 bit;
+	long err;
 
 	if (!sk || !value)
 		return 0;
@@ -378,8 +388,9 @@ int sockmap_admit(struct bpf_iter__bpf_sk_storage_map *ctx)
 		exclude(pair, why);
 		goto out;
 	}
-	if (psock_of(sk) || bpf_map_update_elem(&socks, &cookie, sk, BPF_NOEXIST)) {
-		refuse(pair);
+	err = psock_of(sk) ? -EBUSY : bpf_map_update_elem(&socks, &cookie, sk, BPF_NOEXIST);
+	if (err) {
+		refuse(pair, err);
 		goto out;
 	}
 	count(TALLY_ADMITTED, 0);

@@ -154,7 +154,7 @@ enum tally_row {
 	TALLY_WATCHED = 16,  /* connections with both ends on this node */
 	TALLY_ADMITTED,	     /* sockets that were put into the map, */
 	TALLY_LEFT,	     /* and taken out again before they closed */
-	TALLY_FULL,	     /* connections for which there was no room */
+	TALLY_FULL,	     /* times that there was no room for a connection */
 	TALLY_EXCLUDED = 32, /* by reason: first row of enum exclusion */
 	TALLY_ROWS = 64,
 };

@@ -8,20 +8,25 @@ import (
 
 // sockmapFamilies describe connections within the node that bypass TCP.
 func sockmapFamilies() []family {
+	known := func(s *Sample) *observe.SockmapStatus {
+		if s.Sockmap == nil || s.Sockmap.Unread != "" {
+			return nil // counters that are missing for a while are not counters that begin again
+		}
+		return s.Sockmap
+	}
 	one := func(kind prometheus.ValueType, name, help string, value func(*observe.SockmapStatus) float64) family {
 		return family{name: name, help: help, kind: kind, read: func(s *Sample, put put) {
-			if s.Sockmap != nil {
-				put(value(s.Sockmap))
+			if status := known(s); status != nil {
+				put(value(status))
 			}
 		}}
 	}
 	passed := func(name, help string, value func(observe.SockmapTally) uint64) family {
 		return family{name: name, help: help, kind: prometheus.CounterValue, labels: []string{"reason"}, read: func(s *Sample, put put) {
-			if s.Sockmap == nil {
-				return
-			}
-			for reason, tally := range s.Sockmap.Passed {
-				put(float64(value(tally)), reason)
+			if status := known(s); status != nil {
+				for reason, tally := range status.Passed {
+					put(float64(value(tally)), reason)
+				}
 			}
 		}}
 	}
@@ -37,7 +42,7 @@ func sockmapFamilies() []family {
 			func(s *observe.SockmapStatus) float64 { return float64(s.Admitted) }),
 		one(prometheus.CounterValue, "fairlead_sockmap_left_sockets_total", "Sockets taken out of the map before they closed.",
 			func(s *observe.SockmapStatus) float64 { return float64(s.Left) }),
-		one(prometheus.CounterValue, "fairlead_sockmap_full_total", "Connections that stay with TCP because there was no room to record them.",
+		one(prometheus.CounterValue, "fairlead_sockmap_full_total", "Times that there was no room to record a connection, which uses TCP and tries again.",
 			func(s *observe.SockmapStatus) float64 { return float64(s.Full) }),
 		one(prometheus.CounterValue, "fairlead_sockmap_redirected_messages_total", "Messages that bypassed TCP.",
 			func(s *observe.SockmapStatus) float64 { return float64(s.Redirected.Count) }),
@@ -50,20 +55,19 @@ func sockmapFamilies() []family {
 		{
 			name: "fairlead_sockmap_excluded_connections_total", help: "Connections that stay with TCP for good, by reason.",
 			kind: prometheus.CounterValue, labels: []string{"reason"}, read: func(s *Sample, put put) {
-				if s.Sockmap == nil {
-					return
-				}
-				for reason, n := range s.Sockmap.Excluded {
-					put(float64(n), reason)
+				if status := known(s); status != nil {
+					for reason, n := range status.Excluded {
+						put(float64(n), reason)
+					}
 				}
 			},
 		},
 		{
 			name: "fairlead_sockmap_checks_total", help: "Test connections of the agent to itself that bypass TCP, by whether everything arrived as sent.",
 			kind: prometheus.CounterValue, labels: []string{"outcome"}, read: func(s *Sample, put put) {
-				if s.Sockmap != nil {
-					put(float64(s.Sockmap.Checks.Passed), "passed")
-					put(float64(s.Sockmap.Checks.Failed), "failed")
+				if status := known(s); status != nil {
+					put(float64(status.Checks.Passed), "passed")
+					put(float64(status.Checks.Failed), "failed")
 				}
 			},
 		},

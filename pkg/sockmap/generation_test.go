@@ -1,6 +1,7 @@
 package sockmap
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -172,6 +173,84 @@ func TestCrowd(t *testing.T) {
 	if list, err := s.Pairs(); err != nil || len(list) != 1 {
 		t.Errorf("%v, %v", list, err)
 	}
+}
+
+// A connection for which the map has no room waits until there is some. That is not a refusal of the
+// kernel's, after a few of which it would use TCP for good.
+func TestFull(t *testing.T) {
+	rig.Root(t)
+	s, err := Open(Config{BPFFS: rig.BPFFS(t), Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler), tamper: func(spec *ebpf.CollectionSpec) {
+		spec.Maps[socksMap].MaxEntries = 3 // an end of the second gets in, and has to leave
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	defer func() {
+		if cancel(); <-ended != nil {
+			t.Error("Run ended with an error")
+		}
+	}()
+	listening, at, err := listener()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(listening)
+	cookie, err := netnsCookie()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.SetRules(map[Place]Rules{{Netns: cookie}: {From: 1}, {Netns: cookie, Port: portOf(at)}: {To: 1}}), s.Switch(true)); err != nil {
+		t.Fatal(err)
+	}
+	converse := func(e *exercise, what string, is func(*Pair, Tallies) bool) {
+		t.Helper()
+		local, err := unix.Getsockname(e.client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(patience); ; {
+			if err := e.converse(toBeSeen, 100); err != nil {
+				t.Fatal(err)
+			}
+			pair, err := s.find(addrPortOf(local))
+			if err != nil {
+				t.Fatal(err)
+			}
+			tallies, err := s.Tallies()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if pair != nil && is(pair, tallies) {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s: %+v, %+v", what, pair, tallies)
+			}
+		}
+	}
+	bypasses := func(p *Pair, _ Tallies) bool { return p.State == "short" && p.Redirected[0] > 0 }
+	first, err := connect(listening, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	converse(&first, "the first bypasses TCP", bypasses)
+	second, err := connect(listening, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.close()
+	converse(&second, "the second finds no room, more often than a kernel may refuse", func(p *Pair, tallies Tallies) bool {
+		if p.Exclusion != "" || bypasses(p, tallies) {
+			t.Fatalf("the second: %+v", p)
+		}
+		return tallies.Full > 5
+	})
+	first.close()
+	converse(&second, "the second has the room of the first", bypasses)
 }
 
 // Sockets are counted right while others come and go.

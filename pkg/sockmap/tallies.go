@@ -17,7 +17,7 @@ type Tallies struct {
 	Watched    uint64            // connections whose ends both may take part
 	Admitted   uint64            // sockets that were put into the map
 	Left       uint64            // and were taken out again before they closed
-	Full       uint64            // connections for which there was no room
+	Full       uint64            // times that there was no room for a connection
 }
 
 // passings are the names of enum passing.
