@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -34,6 +36,7 @@ type accelerator struct {
 	limited func(*model.Pod) bool
 	own     func() map[cni.Pod]uint64
 	log     *slog.Logger
+	pause   time.Duration // until it tries again after an error; zero: accelerateEvery
 
 	mu      sync.Mutex
 	unfit   string        // why nothing bypasses TCP although the option says so
@@ -138,27 +141,55 @@ func unfit(cfg *config.Config) (why string, differences []string) {
 	return "", strings.FieldsFunc(rest, func(c rune) bool { return c == '\n' })
 }
 
+// accelerateEvery is how soon to try again after an error.
+const accelerateEvery = time.Minute
+
 // start starts letting connections of pods bypass TCP. If the option is off or the kernel is unfit,
-// it retires what an earlier agent left.
+// it retires what an earlier agent left. No error ends the agent, which serves Services too: it is
+// reported, everything uses TCP, and the agent tries again.
 func (a *accelerator) start(start func(string, func(context.Context) error), report func(model.Key, string, model.Problem)) error {
 	if a.cfg.Sockmap != "true" {
-		return a.retire(start)
+		start("former sockmap", func(ctx context.Context) error { a.retire(ctx); return nil })
+		return nil
 	}
 	why, differences := unfit(a.cfg)
 	if why != "" {
-		a.mu.Lock()
-		a.unfit = why
-		a.mu.Unlock()
-		return a.retire(start)
+		a.set(nil, why)
+		start("former sockmap", func(ctx context.Context) error { a.retire(ctx); return nil })
+		return nil
 	}
 	selector, err := objects.ParseSelector(a.cfg.AccelerateSelector)
 	if err != nil {
 		return usageError{fmt.Errorf("option accelerate-selector: %w", err)}
 	}
+	start("sockmap", func(ctx context.Context) error {
+		for ctx.Err() == nil {
+			err := a.accelerate(ctx, selector, differences, report)
+			if ctx.Err() != nil {
+				return nil
+			}
+			pause := cmp.Or(a.pause, accelerateEvery)
+			a.log.Error("connections cannot bypass TCP, trying again", "in", pause, "error", err)
+			a.set(nil, err.Error())
+			limited, cancel := context.WithTimeout(ctx, pause)
+			a.retire(limited)
+			<-limited.Done()
+			cancel()
+		}
+		return nil
+	})
+	return nil
+}
+
+// accelerate lets connections of pods bypass TCP until the context ends or something fails.
+func (a *accelerator) accelerate(
+	ctx context.Context, selector model.Selector, differences []string, report func(model.Key, string, model.Problem),
+) (err error) {
 	s, err := sockmap.Open(sockmap.Config{BPFFS: a.cfg.BPFFS, Limits: limitsOf(a.cfg), Log: a.log})
 	if err != nil {
-		return fmt.Errorf("let connections bypass TCP: %w", err)
+		return err
 	}
+	defer func() { err = errors.Join(err, s.Close()) }()
 	keeper := sockmap.NewKeeper(sockmap.KeeperConfig{
 		Sockmap: s, Store: a.store, Selector: selector, Host: a.host, Limited: a.limited, Namespaces: a.namespaces(), Log: a.log,
 		Complain: func(c sockmap.Complaint) {
@@ -166,25 +197,36 @@ func (a *accelerator) start(start func(string, func(context.Context) error), rep
 		},
 	})
 	if err := s.Switch(true); err != nil {
-		return errors.Join(err, s.Close())
-	}
-	a.mu.Lock()
-	a.running = &acceleration{s, keeper, differences}
-	a.mu.Unlock()
-	start("sockmap", func(ctx context.Context) error { return errors.Join(s.Run(ctx), s.Close()) })
-	start("accelerate", keeper.Run)
-	start("sockmap checks", func(ctx context.Context) error { return s.RunChecks(ctx, a.host) })
-	return nil
-}
-
-// retire removes what an earlier agent left, once no data waits there.
-func (a *accelerator) retire(start func(string, func(context.Context) error)) error {
-	left, err := sockmap.Retire(a.cfg.BPFFS, a.log)
-	if err != nil || left == nil {
 		return err
 	}
-	start("former sockmap", func(ctx context.Context) error { return errors.Join(left.Run(ctx), left.Close()) })
-	return nil
+	a.set(&acceleration{s, keeper, differences}, "")
+	running := newTasks(ctx)
+	defer running.end()
+	running.start("sockmap", s.Run)
+	running.start("accelerate", keeper.Run)
+	running.start("sockmap checks", func(ctx context.Context) error { return s.RunChecks(ctx, a.host) })
+	<-running.ctx.Done()
+	return context.Cause(running.ctx)
+}
+
+// retire returns to TCP what an earlier agent let bypass it, once no data waits there, and until
+// the context ends.
+func (a *accelerator) retire(ctx context.Context) {
+	left, err := sockmap.Retire(a.cfg.BPFFS, a.log)
+	if err != nil {
+		a.log.Error("cannot return all connections to TCP", "error", err)
+	}
+	if left != nil {
+		if err := errors.Join(left.Run(ctx), left.Close()); err != nil {
+			a.log.Error("cannot return all connections to TCP", "error", err)
+		}
+	}
+}
+
+func (a *accelerator) set(running *acceleration, unfit string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.running, a.unfit = running, unfit
 }
 
 // limited reports whether a rate limits what a pod sends or receives, its own or a shared one.
@@ -258,9 +300,8 @@ func (a *accelerator) status() *observe.SockmapStatus {
 		return nil
 	}
 	status := &observe.SockmapStatus{}
-	err := fillSockmapStatus(status, s)
-	if err != nil {
-		status.Error = err.Error()
+	if err := fillSockmapStatus(status, s); err != nil {
+		status.Unread = err.Error()
 	}
 	return status
 }
@@ -286,7 +327,7 @@ func fillSockmapStatus(status *observe.SockmapStatus, s *acceleration) error {
 	kept, checked := s.keeper.Status(), s.Checked()
 	status.Pods, status.Waiting, status.Uncovered = kept.Pods, kept.Waiting, stdmaps.Clone(kept.Uncovered)
 	status.Differences = s.differences
-	status.Error = strings.Join(slicesOf(kept.Error, checked.Fault), "; ")
+	status.Error, status.Stale = checked.Fault, kept.Error
 	status.Checks = observe.SockmapChecks{Passed: checked.Passed, Failed: checked.Failed, LastTime: checked.Last, Unable: checked.Unable}
 	view, err := s.State()
 	if err != nil {
@@ -304,14 +345,4 @@ func fillSockmapStatus(status *observe.SockmapStatus, s *acceleration) error {
 		status.Passed[why] = observe.SockmapTally(tally)
 	}
 	return nil
-}
-
-// slicesOf returns the words that are not empty.
-func slicesOf(words ...string) (list []string) {
-	for _, word := range words {
-		if word != "" {
-			list = append(list, word)
-		}
-	}
-	return list
 }

@@ -133,6 +133,18 @@ func TestScrape(t *testing.T) {
 	}
 }
 
+// Counters that could not be read are missing. As zeros they would look like a restart.
+func TestUnread(t *testing.T) {
+	page := scrape(t, newMetrics(func() Sample {
+		s := sample()
+		s.Sockmap = &observe.SockmapStatus{Unread: "boom"}
+		return s
+	}))
+	if strings.Contains(page, "\nfairlead_sockmap_") || !strings.Contains(page, "\nfairlead_degraded") {
+		t.Errorf("the page: %s", ownLines(page))
+	}
+}
+
 func TestNames(t *testing.T) {
 	m := newMetrics(sample)
 	m.Answered("/healthz", 200)

@@ -24,11 +24,13 @@ type SockmapStatus struct {
 	Excluded map[string]uint64       `json:"excluded,omitempty"` // connections that use TCP for good, by reason
 	Admitted uint64                  `json:"admitted"`           // sockets added to the map, ever
 	Left     uint64                  `json:"left"`               // sockets removed from it before they closed
-	Full     uint64                  `json:"full"`               // connections for which there was no room
+	Full     uint64                  `json:"full"`               // times that there was no room for a connection
 	Checks   SockmapChecks           `json:"checks"`
 	// Differences lists how connections that bypass TCP differ from TCP, as found on this kernel.
 	Differences []string `json:"differences,omitempty"`
-	Error       string   `json:"error,omitempty"` // why nothing bypasses TCP although it should
+	Error       string   `json:"error,omitempty"`  // why nothing bypasses TCP although it should
+	Stale       string   `json:"stale,omitempty"`  // why the programs do not know yet which pods may take part now
+	Unread      string   `json:"unread,omitempty"` // why the counts and switches are missing
 }
 
 // SockmapTally is a number of items and their bytes.
@@ -49,6 +51,8 @@ func (s *SockmapStatus) text() string {
 	switch {
 	case s.Error != "":
 		return "off, although it should be on"
+	case s.Unread != "":
+		return "unknown: " + s.Unread
 	case s.Held:
 		return `held: everything uses TCP until "fairlead sockmap on"`
 	}
@@ -88,6 +92,12 @@ func (s *SockmapStatus) judge(say func(string, ...any)) {
 	}
 	if s.Error != "" {
 		say("No connection bypasses TCP. This is slower but otherwise correct: %s.", s.Error)
+	}
+	if s.Stale != "" {
+		say("Connections bypass TCP by rules that are out of date: %s.", s.Stale)
+	}
+	if s.Unread != "" {
+		say("What bypasses TCP is unknown: %s.", s.Unread)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Uncovered)) {
 		say("Connections of pod %s use TCP although they may bypass it: %s.", name, s.Uncovered[name])

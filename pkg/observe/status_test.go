@@ -131,6 +131,9 @@ func TestJudge(t *testing.T) {
 		{"bad file", func(s *Status) { s.Source.Errors = []SourceError{{"web.yaml", "line 3: no colon"}} }, []string{"web.yaml: line 3"}},
 		{"failing", func(s *Status) { s.Reconcile.LastError, s.Reconcile.Dirty = "boom", 3 }, []string{"3 changes wait for a retry: boom"}},
 		{"no maps", func(s *Status) { s.Maps = nil }, []string{"no maps"}},
+		{"nothing past TCP", func(s *Status) { s.Sockmap = &SockmapStatus{Error: "boom"} }, []string{"No connection bypasses TCP. This is slower but otherwise correct: boom"}},
+		{"stale past TCP", func(s *Status) { s.Sockmap = &SockmapStatus{On: true, Stale: "boom"} }, []string{"rules that are out of date: boom"}},
+		{"unknown past TCP", func(s *Status) { s.Sockmap = &SockmapStatus{Unread: "boom"} }, []string{"What bypasses TCP is unknown: boom"}},
 		{"no programs", func(s *Status) { s.Datapath.Programs = nil }, []string{"No program is attached"}},
 		{"not at work", func(s *Status) {
 			s.Datapath.Attachment.Families = []FamilyProof{{"IPv4", missed, "let pass"}, {"IPv6", missed, "let pass"}}

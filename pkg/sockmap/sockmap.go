@@ -148,25 +148,28 @@ func (s *Sockmap) adoptHeld() error {
 }
 
 // Retire returns connections to TCP that previous agents let bypass it. It returns a Sockmap whose
-// Run keeps at it until none is left, or nil if there are none.
+// Run keeps at it until none is left, or nil if there are none. With an error it has done so for all
+// versions of the programs that it could.
 func Retire(bpffs string, log *slog.Logger) (*Sockmap, error) {
 	s := &Sockmap{cfg: Config{BPFFS: bpffs, Log: log}, look: make(chan struct{}, 1)}
 	dirs, err := generations(Dir(bpffs), true)
-	if err != nil || len(dirs) == 0 {
-		return nil, err
-	}
+	errs := []error{err}
 	for _, dir := range dirs {
 		g, err := open(dir)
 		if err != nil {
-			return nil, errors.Join(err, s.Close())
+			errs = append(errs, err)
+			continue
 		}
 		s.former = append(s.former, g)
 		if err := g.retire(); err != nil {
-			return nil, errors.Join(fmt.Errorf("retire %s: %w", dir, err), s.Close())
+			errs = append(errs, fmt.Errorf("retire %s: %w", dir, err))
 		}
 	}
+	if len(s.former) == 0 {
+		return nil, errors.Join(errs...)
+	}
 	s.note()
-	return s, nil
+	return s, errors.Join(errs...)
 }
 
 // free returns a name that no former generation has: a retired generation may be wanted again
