@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -93,7 +94,8 @@ func load() error {
 type trial struct {
 	way      Way
 	family   family
-	pod      *os.File // the pod's namespace
+	pod      *os.File // the pod's namespace,
+	node     *os.File // and the node's
 	in, out  netlink.Link
 	by       netlink.Link // where the pod's packets are redirected: the device out, or the tunnel over it
 	programs *ebpf.Collection
@@ -209,6 +211,9 @@ func (t *trial) build() error {
 		return fmt.Errorf("make a network namespace: %w", err)
 	}
 	if err := t.family.allow(); err != nil {
+		return err
+	}
+	if t.node, err = os.Open("/proc/thread-self/ns/net"); err != nil {
 		return err
 	}
 	node, err := netlink.NewHandle(unix.NETLINK_ROUTE)
@@ -392,10 +397,42 @@ func (t *trial) send() (saw bpf.SurvivalSurvival, err error) {
 			return 0, err
 		}
 		if time.Now().After(deadline) {
-			return 0, errors.New("the packet did not arrive")
+			return 0, fmt.Errorf("the packet did not arrive in %v: %w", patience, t.lost())
 		}
 	}
 	return bpf.SurvivalSurvival(word), nil
+}
+
+// lost returns an error that says how far the packets of a connection to be came.
+func (t *trial) lost() error {
+	said := []string{map[int]string{32: "IPv4", 128: "IPv6"}[t.family.bits]}
+	for _, ns := range []*os.File{t.pod, t.node} {
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		links, err := netlink.LinkList()
+		if err != nil {
+			return err
+		}
+		for _, device := range links {
+			if a := device.Attrs(); a.Statistics != nil && a.Name != "lo" {
+				said = append(said, fmt.Sprintf("%s (%v, %v) sent %d and got %d, dropped %d and %d", a.Name, a.OperState, a.HardwareAddr,
+					a.Statistics.TxPackets, a.Statistics.RxPackets, a.Statistics.TxDropped, a.Statistics.RxDropped))
+			}
+		}
+		for _, name := range []string{"snmp", "snmp6"} {
+			counts, err := os.ReadFile("/proc/thread-self/net/" + name)
+			if err != nil {
+				return err
+			}
+			for line := range strings.Lines(string(counts)) {
+				if strings.HasPrefix(line, "Ip") && !strings.HasSuffix(strings.TrimSpace(line), "\t0") {
+					said = append(said, strings.Join(strings.Fields(line), " "))
+				}
+			}
+		}
+	}
+	return errors.New(strings.Join(said, "; "))
 }
 
 func (t *trial) close() {
@@ -405,7 +442,9 @@ func (t *trial) close() {
 	if t.programs != nil {
 		t.programs.Close()
 	}
-	if t.pod != nil {
-		t.pod.Close()
+	for _, ns := range []*os.File{t.pod, t.node} {
+		if ns != nil {
+			ns.Close()
+		}
 	}
 }
