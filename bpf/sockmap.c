@@ -16,6 +16,7 @@
 
 #include "lib/sockbegin.h"
 #include "lib/sockcall.h"
+#include "lib/sockedge.h"
 #include "lib/sockleave.h"
 
 const enum side *side_type __attribute__((unused));
@@ -52,9 +53,9 @@ static __always_inline enum exclusion read_way(struct sock *sk, __u64 *flags)
 	if (reads_otherwise())
 		return EXCLUSION_PROGRAM;
 	if (call.number == cfg.recv)
-		*flags = call.flags4;
+		*flags = call.arg4;
 	else if (call.number == cfg.recvmsg)
-		*flags = call.flags3;
+		*flags = call.arg3;
 	else if (call.number == cfg.reads[0] || call.number == cfg.reads[1])
 		*flags = 0;
 	else if (is_splice(call.number))
@@ -98,7 +99,7 @@ static __always_inline void read_turn(struct sock *sk, struct end *end, struct p
 		__sync_val_compare_and_swap(&pair->state, PAIR_WATCHED, PAIR_CHOSEN);
 	if (pair->state == PAIR_CHOSEN)
 		ask(sk, end, pair);
-	if (pair->inside & (1 << side))
+	if (pair->inside & (1 << side) && !end->edge)
 		__sync_fetch_and_or(&pair->ready, 1 << side);
 }
 
@@ -185,6 +186,38 @@ int sockmap_read(__u64 *ctx)
 	return 0;
 }
 
+/* Notes how a read of a socket in the map ended, whichever way data came. */
+static __always_inline int seen(struct sock *sk, __s32 got, __u32 flags)
+{
+	struct end *end = bpf_sk_storage_get(&ends, sk, NULL, 0);
+	struct pair *pair;
+
+	if (!end || !end->edge || flags & FLAG_PEEK || (got <= 0 && got != -EAGAIN))
+		return 0;
+	pair = pair_of(end);
+	if (pair && pair->inside & (1 << (end->side & 1)))
+		edge_read(end, pair, got);
+	return 0;
+}
+
+/* Runs after each read of a socket in a map. One of this and the next is used: not every kernel can
+ * run this one, and the next also runs for all other sockets. */
+SEC("fexit/tcp_bpf_recvmsg")
+int sockmap_seen(__u64 *ctx)
+{
+	__u64 got = 0;
+
+	bpf_get_func_ret(ctx, &got);
+	return seen((struct sock *)ctx[0], got, ctx[3]);
+}
+
+/* Runs after each read of any socket. */
+SEC("tp_btf/sock_recv_length")
+int sockmap_seen_of_all(__u64 *ctx)
+{
+	return seen((struct sock *)ctx[0], ctx[1], ctx[2]);
+}
+
 /* Runs when a TCP socket is destroyed, for every socket of the machine. */
 SEC("tp_btf/tcp_destroy_sock")
 int sockmap_forget(__u64 *ctx)
@@ -203,9 +236,9 @@ static __always_inline enum passing send_way(struct pair *pair)
 	__u64 flags = 0;
 
 	if (call.number == cfg.send)
-		flags = call.flags4;
+		flags = call.arg4;
 	else if (call.number == cfg.sendmsg)
-		flags = call.flags3;
+		flags = call.arg3;
 	else if (call.number != cfg.writes[0] && call.number != cfg.writes[1])
 		return PASSING_CALL;
 	flags &= 0xffffffff;
@@ -383,7 +416,10 @@ int sockmap_admit(struct bpf_iter__bpf_sk_storage_map *ctx)
 		watch_again(pair, PAIR_CHOSEN);
 		goto out;
 	}
+	edge_begin(end, is_edge(sk));
 	why = is_let(end, pair) ? socket_way(sk) : EXCLUSION_RULES;
+	if (why == EXCLUSION_NONE && end->edge && !control(CONTROL_SEEN))
+		why = EXCLUSION_EDGE;
 	if (why != EXCLUSION_NONE) {
 		exclude(pair, why);
 		goto out;
@@ -422,6 +458,12 @@ int sockmap_sweep(struct bpf_iter__sockmap *ctx)
 	pair = pair_of(end);
 	if (pair && !is_let(end, pair))
 		exclude(pair, EXCLUSION_RULES);
+	if (pair && !end->edge && is_edge(sk)) { /* since it is in the map */
+		edge_begin(end, true);
+		__sync_fetch_and_and(&pair->ready, ~(1 << (end->side & 1)));
+		if (!control(CONTROL_SEEN))
+			exclude(pair, EXCLUSION_EDGE);
+	}
 	if (!is_leaving(pair, is_on())) {
 		end->left = 0;
 		return 0;

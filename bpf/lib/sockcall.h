@@ -7,11 +7,11 @@
 #include "sockkernel.h"
 #include "sockmaprows.h"
 
-/* The current system call and its flags. */
+/* The current system call and its third and fourth argument. */
 struct call {
 	__u64 number;
-	__u64 flags3; /* third argument */
-	__u64 flags4; /* fourth argument */
+	__u64 arg3;
+	__u64 arg4;
 };
 
 static __always_inline struct call call_now(void)

@@ -48,6 +48,14 @@ struct socket {
 	struct file *file;
 } __attribute__((preserve_access_index));
 
+struct wait_queue_head {
+	struct list_head head;
+} __attribute__((preserve_access_index));
+
+struct socket_wq {
+	struct wait_queue_head wait;
+} __attribute__((preserve_access_index));
+
 enum sock_flags {
 	SOCK_ZEROCOPY = 18, /* a placeholder; the value is relocated */
 };
@@ -83,6 +91,7 @@ struct sock {
 	__u8 sk_shutdown;
 	void *sk_user_data;
 	struct socket *sk_socket;
+	struct socket_wq *sk_wq;
 } __attribute__((preserve_access_index));
 
 struct inet_sock {

@@ -69,6 +69,7 @@ enum exclusion {
 	EXCLUSION_RULES,  /* the rule that admitted it is gone; watched again once another admits it */
 	/* its reader is a program that may splice, or ask how much there is to read, later */
 	EXCLUSION_PROGRAM,
+	EXCLUSION_EDGE, /* its reader would miss data, by edge-triggered epoll */
 	EXCLUSIONS,
 };
 
@@ -121,7 +122,12 @@ struct end {
 	/* the agent's sweep that first found that this socket should leave; zero: none */
 	__u32 left;
 	__u32 reads; /* counted while the other end is unknown, or no rule admits the connection */
-	__u32 pad;
+	__u8 edge;   /* it is read by edge-triggered epoll; if so, since it is in the map: */
+	__u8 owes;   /* its last read returned less than asked for, */
+	__u8 seen;   /* the reads, up to as many as have to be seen, */
+	__u8 rests;  /* how often nothing was read after such a read until more had come, */
+	__u8 agains; /* and how often the reader looked again, and found nothing */
+	__u8 pad[3];
 };
 
 /* Switches that take effect while programs run; each has one writer. Unless CONTROL_ON is set and
@@ -131,6 +137,8 @@ enum control {
 	CONTROL_ON,   /* by the agent */
 	CONTROL_LOOK, /* likewise: the number of its current sweep */
 	CONTROL_HELD, /* by an operator, regardless of the agent */
+	/* by the agent: all reads of sockets in the map are seen, which not every kernel can do */
+	CONTROL_SEEN,
 	CONTROLS,
 };
 
@@ -261,4 +269,4 @@ struct {
 _Static_assert(sizeof(struct pair_key) == 40, "a key has no hidden padding");
 _Static_assert(sizeof(struct half) == 48, "a value has no hidden padding");
 _Static_assert(sizeof(struct pair) == 184, "a value has no hidden padding");
-_Static_assert(sizeof(struct end) == 88, "a value has no hidden padding");
+_Static_assert(sizeof(struct end) == 96, "a value has no hidden padding");

@@ -19,7 +19,8 @@ const (
 	SockmapControlCONTROL_ON   SockmapControl = 0
 	SockmapControlCONTROL_LOOK SockmapControl = 1
 	SockmapControlCONTROL_HELD SockmapControl = 2
-	SockmapControlCONTROLS     SockmapControl = 3
+	SockmapControlCONTROL_SEEN SockmapControl = 3
+	SockmapControlCONTROLS     SockmapControl = 4
 )
 
 type SockmapEnd struct {
@@ -32,7 +33,13 @@ type SockmapEnd struct {
 	Side   uint32
 	Left   uint32
 	Reads  uint32
-	Pad    uint32
+	Edge   uint8
+	Owes   uint8
+	Seen   uint8
+	Rests  uint8
+	Agains uint8
+	Pad    [3]uint8
+	_      [4]byte
 }
 
 type SockmapExclusion uint32
@@ -51,7 +58,8 @@ const (
 	SockmapExclusionEXCLUSION_STREAM   SockmapExclusion = 10
 	SockmapExclusionEXCLUSION_RULES    SockmapExclusion = 11
 	SockmapExclusionEXCLUSION_PROGRAM  SockmapExclusion = 12
-	SockmapExclusionEXCLUSIONS         SockmapExclusion = 13
+	SockmapExclusionEXCLUSION_EDGE     SockmapExclusion = 13
+	SockmapExclusionEXCLUSIONS         SockmapExclusion = 14
 )
 
 type SockmapHalf struct {
@@ -207,31 +215,33 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	SockmapMapCandidates      = "candidates"
-	SockmapMapEnds            = "ends"
-	SockmapMapHalves          = "halves"
-	SockmapMapPairs           = "pairs"
-	SockmapMapShortRules      = "short_rules"
-	SockmapMapSockmapControl  = "sockmap_control"
-	SockmapMapSockmapExcept   = "sockmap_except"
-	SockmapMapSockmapTallies  = "sockmap_tallies"
-	SockmapMapSockmapWakes    = "sockmap_wakes"
-	SockmapMapSocks           = "socks"
-	SockmapMapSplicers        = "splicers"
-	SockmapProgSockmapAdmit   = "sockmap_admit"
-	SockmapProgSockmapCount   = "sockmap_count"
-	SockmapProgSockmapForget  = "sockmap_forget"
-	SockmapProgSockmapMessage = "sockmap_message"
-	SockmapProgSockmapRead    = "sockmap_read"
-	SockmapProgSockmapSweep   = "sockmap_sweep"
-	SockmapVarCfg             = "cfg"
-	SockmapVarControlType     = "control_type"
-	SockmapVarExclusionType   = "exclusion_type"
-	SockmapVarPairStateType   = "pair_state_type"
-	SockmapVarPassingType     = "passing_type"
-	SockmapVarSideType        = "side_type"
-	SockmapVarTallyRowType    = "tally_row_type"
-	SockmapVarWakeType        = "wake_type"
+	SockmapMapCandidates        = "candidates"
+	SockmapMapEnds              = "ends"
+	SockmapMapHalves            = "halves"
+	SockmapMapPairs             = "pairs"
+	SockmapMapShortRules        = "short_rules"
+	SockmapMapSockmapControl    = "sockmap_control"
+	SockmapMapSockmapExcept     = "sockmap_except"
+	SockmapMapSockmapTallies    = "sockmap_tallies"
+	SockmapMapSockmapWakes      = "sockmap_wakes"
+	SockmapMapSocks             = "socks"
+	SockmapMapSplicers          = "splicers"
+	SockmapProgSockmapAdmit     = "sockmap_admit"
+	SockmapProgSockmapCount     = "sockmap_count"
+	SockmapProgSockmapForget    = "sockmap_forget"
+	SockmapProgSockmapMessage   = "sockmap_message"
+	SockmapProgSockmapRead      = "sockmap_read"
+	SockmapProgSockmapSeen      = "sockmap_seen"
+	SockmapProgSockmapSeenOfAll = "sockmap_seen_of_all"
+	SockmapProgSockmapSweep     = "sockmap_sweep"
+	SockmapVarCfg               = "cfg"
+	SockmapVarControlType       = "control_type"
+	SockmapVarExclusionType     = "exclusion_type"
+	SockmapVarPairStateType     = "pair_state_type"
+	SockmapVarPassingType       = "passing_type"
+	SockmapVarSideType          = "side_type"
+	SockmapVarTallyRowType      = "tally_row_type"
+	SockmapVarWakeType          = "wake_type"
 )
 
 // LoadSockmap returns the embedded CollectionSpec for Sockmap.
@@ -276,12 +286,14 @@ type SockmapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SockmapProgramSpecs struct {
-	SockmapAdmit   *ebpf.ProgramSpec `ebpf:"sockmap_admit"`
-	SockmapCount   *ebpf.ProgramSpec `ebpf:"sockmap_count"`
-	SockmapForget  *ebpf.ProgramSpec `ebpf:"sockmap_forget"`
-	SockmapMessage *ebpf.ProgramSpec `ebpf:"sockmap_message"`
-	SockmapRead    *ebpf.ProgramSpec `ebpf:"sockmap_read"`
-	SockmapSweep   *ebpf.ProgramSpec `ebpf:"sockmap_sweep"`
+	SockmapAdmit     *ebpf.ProgramSpec `ebpf:"sockmap_admit"`
+	SockmapCount     *ebpf.ProgramSpec `ebpf:"sockmap_count"`
+	SockmapForget    *ebpf.ProgramSpec `ebpf:"sockmap_forget"`
+	SockmapMessage   *ebpf.ProgramSpec `ebpf:"sockmap_message"`
+	SockmapRead      *ebpf.ProgramSpec `ebpf:"sockmap_read"`
+	SockmapSeen      *ebpf.ProgramSpec `ebpf:"sockmap_seen"`
+	SockmapSeenOfAll *ebpf.ProgramSpec `ebpf:"sockmap_seen_of_all"`
+	SockmapSweep     *ebpf.ProgramSpec `ebpf:"sockmap_sweep"`
 }
 
 // SockmapMapSpecs contains maps before they are loaded into the kernel.
@@ -382,12 +394,14 @@ type SockmapVariables struct {
 //
 // It can be passed to LoadSockmapObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SockmapPrograms struct {
-	SockmapAdmit   *ebpf.Program `ebpf:"sockmap_admit"`
-	SockmapCount   *ebpf.Program `ebpf:"sockmap_count"`
-	SockmapForget  *ebpf.Program `ebpf:"sockmap_forget"`
-	SockmapMessage *ebpf.Program `ebpf:"sockmap_message"`
-	SockmapRead    *ebpf.Program `ebpf:"sockmap_read"`
-	SockmapSweep   *ebpf.Program `ebpf:"sockmap_sweep"`
+	SockmapAdmit     *ebpf.Program `ebpf:"sockmap_admit"`
+	SockmapCount     *ebpf.Program `ebpf:"sockmap_count"`
+	SockmapForget    *ebpf.Program `ebpf:"sockmap_forget"`
+	SockmapMessage   *ebpf.Program `ebpf:"sockmap_message"`
+	SockmapRead      *ebpf.Program `ebpf:"sockmap_read"`
+	SockmapSeen      *ebpf.Program `ebpf:"sockmap_seen"`
+	SockmapSeenOfAll *ebpf.Program `ebpf:"sockmap_seen_of_all"`
+	SockmapSweep     *ebpf.Program `ebpf:"sockmap_sweep"`
 }
 
 func (p *SockmapPrograms) Close() error {
@@ -397,6 +411,8 @@ func (p *SockmapPrograms) Close() error {
 		p.SockmapForget,
 		p.SockmapMessage,
 		p.SockmapRead,
+		p.SockmapSeen,
+		p.SockmapSeenOfAll,
 		p.SockmapSweep,
 	)
 }

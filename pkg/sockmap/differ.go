@@ -16,11 +16,17 @@ const (
 	signalled = 100 * time.Millisecond
 )
 
+// differsInEdges is the difference of a kernel that does not show how sockets in the map are read.
+const differsInEdges = "readers by edge-triggered epoll use TCP"
+
 // differ finds out which of the known differences from TCP this kernel has for data that bypasses
 // it. None of them makes a kernel unfit, because how a connection is read is known before any of its
 // data bypasses TCP. But a program may change that later, so status and preflight list them.
 func (p *proof) differ(e *exercise) error {
 	p.differences = nil
+	if p.blind != nil {
+		p.differences = append(p.differences, differsInEdges)
+	}
 	for _, find := range []func(*exercise) (string, error){p.differInCount, p.differInAll, p.differInSignals} {
 		found, err := find(e)
 		if err != nil {

@@ -25,8 +25,9 @@ import (
 type generation struct {
 	dir   string
 	maps  map[string]*ebpf.Map
-	links map[string]link.Link // attached to tracepoints
+	links map[string]link.Link // attached to the kernel's functions and tracepoints
 	iters map[string]*link.Iter
+	blind error // why it does not see all reads of sockets in the map, if it was loaded here
 }
 
 const (
@@ -51,8 +52,11 @@ const (
 	countIter  = bpf.SockmapProgSockmapCount
 )
 
-// tracing returns the programs at tracepoints, in the order in which they are attached.
+// tracing returns the programs that every generation needs, in the order in which they are attached.
 func tracing() []string { return []string{forgetLink, readLink} }
+
+// seeing returns the programs that see all reads of sockets in the map, the better one first.
+func seeing() []string { return []string{bpf.SockmapProgSockmapSeen, bpf.SockmapProgSockmapSeenOfAll} }
 
 func (g *generation) pin(name string) string { return filepath.Join(g.dir, name) }
 
@@ -121,6 +125,35 @@ func (g *generation) attach(loaded *ebpf.Collection) error {
 		}
 	}
 	return nil
+}
+
+// see attaches a program that sees all reads of sockets in the map, and has the others rely on it:
+// the first of two that the kernel can attach. Without any they leave more connections to TCP.
+func (g *generation) see(spec *ebpf.CollectionSpec) error {
+	var errs []error
+	for _, name := range seeing() {
+		attached, err := g.attachLate(spec, name)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("attach %s: %w", name, err))
+			continue
+		}
+		g.links[name] = attached
+		return g.setControl(bpf.SockmapControlCONTROL_SEEN, 1)
+	}
+	g.blind = errors.Join(errs...)
+	return nil
+}
+
+// attachLate loads one more program with the generation's maps, and attaches it.
+func (g *generation) attachLate(spec *ebpf.CollectionSpec, name string) (link.Link, error) {
+	one := spec.Copy()
+	maps.DeleteFunc(one.Programs, func(other string, _ *ebpf.ProgramSpec) bool { return other != name })
+	loaded, err := ebpf.NewCollectionWithOptions(one, ebpf.CollectionOptions{MapReplacements: g.maps})
+	if err != nil {
+		return nil, err
+	}
+	defer loaded.Close()
+	return link.AttachTracing(link.TracingOptions{Program: loaded.Programs[name]})
 }
 
 // pinAll pins everything in a new directory, which is renamed to its final name when it is
@@ -331,15 +364,26 @@ func generations(root string, clear bool) ([]string, error) {
 	return dirs, nil
 }
 
-// empty returns a generation with the maps of loaded programs, of which nothing is attached or
-// pinned yet.
-func empty(dir string, loaded *ebpf.Collection) (*generation, error) {
-	g := &generation{dir: dir, maps: map[string]*ebpf.Map{}, links: map[string]link.Link{}, iters: map[string]*link.Iter{}}
+// load loads and attaches a generation, of which nothing is pinned yet.
+func load(dir string, spec *ebpf.CollectionSpec, excepted []string) (g *generation, err error) {
+	first := spec.Copy()
+	for _, name := range seeing() {
+		delete(first.Programs, name)
+	}
+	loaded, err := ebpf.NewCollection(first)
+	if err != nil {
+		return nil, fmt.Errorf("load socket map programs: %w", err)
+	}
+	defer loaded.Close()
+	g = &generation{dir: dir, maps: map[string]*ebpf.Map{}, links: map[string]link.Link{}, iters: map[string]*link.Iter{}}
 	for _, name := range mapNames() {
 		if g.maps[name] = loaded.DetachMap(name); g.maps[name] == nil {
 			delete(g.maps, name)
 			return nil, errors.Join(fmt.Errorf("the object has no map %s", name), g.close())
 		}
+	}
+	if err := errors.Join(except(g.maps[exceptMap], excepted), g.see(spec), g.attach(loaded)); err != nil {
+		return nil, errors.Join(err, g.close())
 	}
 	return g, nil
 }

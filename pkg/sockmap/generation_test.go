@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -179,79 +180,131 @@ func TestCrowd(t *testing.T) {
 // kernel's, after a few of which it would use TCP for good.
 func TestFull(t *testing.T) {
 	rig.Root(t)
-	s, err := Open(Config{BPFFS: rig.BPFFS(t), Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler), tamper: func(spec *ebpf.CollectionSpec) {
+	x := newExchange(t, func(spec *ebpf.CollectionSpec) {
 		spec.Maps[socksMap].MaxEntries = 3 // an end of the second gets in, and has to leave
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
-	defer func() {
-		if cancel(); <-ended != nil {
-			t.Error("Run ended with an error")
-		}
-	}()
-	listening, at, err := listener()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(listening)
-	cookie, err := netnsCookie()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(s.SetRules(map[Place]Rules{{Netns: cookie}: {From: 1}, {Netns: cookie, Port: portOf(at)}: {To: 1}}), s.Switch(true)); err != nil {
-		t.Fatal(err)
-	}
-	converse := func(e *exercise, what string, is func(*Pair, Tallies) bool) {
-		t.Helper()
-		local, err := unix.Getsockname(e.client)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for end := time.Now().Add(patience); ; {
-			if err := e.converse(toBeSeen, 100); err != nil {
-				t.Fatal(err)
-			}
-			pair, err := s.find(addrPortOf(local))
-			if err != nil {
-				t.Fatal(err)
-			}
-			tallies, err := s.Tallies()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if pair != nil && is(pair, tallies) {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatalf("%s: %+v, %+v", what, pair, tallies)
-			}
-		}
-	}
-	bypasses := func(p *Pair, _ Tallies) bool { return p.State == "short" && p.Redirected[0] > 0 }
-	first, err := connect(listening, at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	converse(&first, "the first bypasses TCP", bypasses)
-	second, err := connect(listening, at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	})
+	first := x.connect()
+	x.converse(first, "the first bypasses TCP", bypasses)
+	second := x.connect()
 	defer second.close()
-	converse(&second, "the second finds no room, more often than a kernel may refuse", func(p *Pair, tallies Tallies) bool {
+	x.converse(second, "the second finds no room, more often than a kernel may refuse", func(p *Pair, tallies Tallies) bool {
 		if p.Exclusion != "" || bypasses(p, tallies) {
 			t.Fatalf("the second: %+v", p)
 		}
 		return tallies.Full > 5
 	})
 	first.close()
-	converse(&second, "the second has the room of the first", bypasses)
+	x.converse(second, "the second has the room of the first", bypasses)
 }
+
+// Where the kernel does not show how sockets in the map are read, those that are read by edge-triggered epoll use TCP
+// for good, and "fairlead init" says so.
+func TestBlind(t *testing.T) {
+	rig.Root(t)
+	blind := func(spec *ebpf.CollectionSpec) {
+		spec.Programs[bpf.SockmapProgSockmapSeen].AttachTo = "no_function_of_the_kernel"
+		spec.Programs[bpf.SockmapProgSockmapSeenOfAll].AttachTo = "no_tracepoint_of_the_kernel"
+	}
+	differences, err := Config{Limits: DefaultLimits(), tamper: blind}.prove()
+	if err != nil || !slices.Contains(differences, differsInEdges) {
+		t.Errorf("the differences are %q, %v", differences, err)
+	}
+	for _, edge := range []bool{true, false} {
+		x := newExchange(t, blind)
+		e := x.connect()
+		defer e.close()
+		if edge {
+			epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(epoll)
+			if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, e.server, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		x.converse(e, "the connection is decided on", func(p *Pair, tallies Tallies) bool {
+			return edge && p.Exclusion == "edge" && tallies.Redirected.Count == 0 || !edge && bypasses(p, tallies)
+		})
+	}
+}
+
+// exchange is a Sockmap that runs, and a listener whose connections may bypass TCP.
+type exchange struct {
+	*Sockmap
+	t         *testing.T
+	listening int
+	at        unix.Sockaddr
+}
+
+func newExchange(t *testing.T, tamper func(*ebpf.CollectionSpec)) *exchange {
+	t.Helper()
+	s, err := Open(Config{BPFFS: rig.BPFFS(t), Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler), tamper: tamper})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := errors.Join(<-ended, s.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	x := &exchange{Sockmap: s, t: t}
+	if x.listening, x.at, err = listener(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(x.listening) })
+	cookie, err := netnsCookie()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.SetRules(map[Place]Rules{{Netns: cookie}: {From: 1}, {Netns: cookie, Port: portOf(x.at)}: {To: 1}}), s.Switch(true)); err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func (x *exchange) connect() exercise {
+	x.t.Helper()
+	e, err := connect(x.listening, x.at)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return e
+}
+
+// converse makes the ends of a connection converse until it is as it should be.
+func (x *exchange) converse(e exercise, what string, is func(*Pair, Tallies) bool) {
+	x.t.Helper()
+	local, err := unix.Getsockname(e.client)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	for end := time.Now().Add(patience); ; {
+		if err := e.converse(toBeSeen, 100); err != nil {
+			x.t.Fatal(err)
+		}
+		pair, err := x.find(addrPortOf(local))
+		if err != nil {
+			x.t.Fatal(err)
+		}
+		tallies, err := x.Tallies()
+		if err != nil {
+			x.t.Fatal(err)
+		}
+		if pair != nil && is(pair, tallies) {
+			return
+		}
+		if time.Now().After(end) {
+			x.t.Fatalf("%s: %+v, %+v", what, pair, tallies)
+		}
+	}
+}
+
+func bypasses(p *Pair, _ Tallies) bool { return p.State == "short" && p.Redirected[0] > 0 }
 
 // Sockets are counted right while others come and go.
 func TestSockets(t *testing.T) {

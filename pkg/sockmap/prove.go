@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -106,17 +105,9 @@ func (c Config) loadProof() (*generation, error) {
 	if err != nil {
 		return nil, err
 	}
-	loaded, err := ebpf.NewCollection(spec)
+	g, err := load("", spec, nil)
 	if err != nil {
 		return nil, fmt.Errorf("the kernel rejects the programs: %w", err)
-	}
-	defer loaded.Close()
-	g, err := empty("", loaded)
-	if err != nil {
-		return nil, err
-	}
-	if err := g.attach(loaded); err != nil {
-		return nil, errors.Join(err, g.close())
 	}
 	return g, nil
 }

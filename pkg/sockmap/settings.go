@@ -54,9 +54,9 @@ const (
 	nameLength = 15
 )
 
-// except writes the excepted programs into their map.
-func (l Limits) except(m *ebpf.Map) error {
-	for _, name := range l.Except {
+// except writes the names of excepted programs into their map.
+func except(m *ebpf.Map, names []string) error {
+	for _, name := range names {
 		var key bpf.SockmapProgramName
 		for i, c := range []byte(name) {
 			key.Text[i] = int8(c)

@@ -205,7 +205,7 @@ func (c Config) programs() (*ebpf.CollectionSpec, string, error) {
 	}
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%x %q", settings, c.Limits.Except)
-	for _, name := range []string{forgetLink, readLink, admitIter, sweepIter, countIter, bpf.SockmapProgSockmapMessage} {
+	for _, name := range append(seeing(), forgetLink, readLink, admitIter, sweepIter, countIter, bpf.SockmapProgSockmapMessage) {
 		program := spec.Programs[name]
 		if program == nil {
 			return nil, "", fmt.Errorf("read program specs: there is no %s", name)
@@ -223,24 +223,16 @@ func (c Config) programs() (*ebpf.CollectionSpec, string, error) {
 }
 
 // create loads, attaches and pins a generation.
-func create(root, name string, spec *ebpf.CollectionSpec, cfg Config) (g *generation, err error) {
-	loaded, err := ebpf.NewCollection(spec)
-	if err != nil {
-		return nil, fmt.Errorf("load socket map programs: %w", err)
-	}
-	defer loaded.Close()
-	g, err = empty(filepath.Join(root, name), loaded)
+func create(root, name string, spec *ebpf.CollectionSpec, cfg Config) (*generation, error) {
+	g, err := load(filepath.Join(root, name), spec, cfg.Limits.Except)
 	if err != nil {
 		return nil, err
 	}
-	if err := cfg.Limits.except(g.maps[exceptMap]); err != nil {
-		return nil, errors.Join(err, g.close())
-	}
-	if err := g.attach(loaded); err != nil {
-		return nil, errors.Join(err, g.close())
-	}
 	if err := g.pinAll(filepath.Join(root, stageName)); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(filepath.Join(root, stageName)), g.close())
+	}
+	if g.blind != nil {
+		cfg.Log.Warn("connections read by edge-triggered epoll use TCP, since this kernel does not show how they are read", "error", g.blind)
 	}
 	return g, nil
 }

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains how readers are recognized that would miss data.
+ *
+ * Edge-triggered epoll tells a reader of arriving data once. With TCP, a reader that then gets less
+ * than it asked for knows that nothing is left, and may wait. In the map, a read may return what
+ * bypassed TCP and leave what came by TCP behind it, of which nothing tells the reader any more. So
+ * such a reader has to show that it looks again until nothing is left. */
+#pragma once
+
+#include <bpf/bpf_core_read.h>
+
+#include "sockcall.h"
+#include "sockkernel.h"
+#include "sockpair.h"
+
+enum {
+	EDGE_READS = 8,	  /* of a socket in the map, before it may get data past TCP */
+	EDGE_RESTS = 16,  /* how often at least a reader has rested that is excluded */
+	EDGE_WINDOW = 64, /* what a reader did longer ago counts less and less */
+	EDGE_WAITERS = 8, /* that are looked at; if there are more, one may be edge-triggered */
+	EPOLL_EDGE = 1U << 31,
+};
+
+struct wait_queue_entry {
+	struct list_head entry;
+} __attribute__((preserve_access_index));
+
+struct epoll_filefd {
+	struct file *file;
+} __attribute__((preserve_access_index));
+
+struct epoll_event {
+	__u32 events;
+} __attribute__((preserve_access_index));
+
+struct epitem {
+	struct epoll_filefd ffd;
+	struct epoll_event event;
+} __attribute__((preserve_access_index));
+
+struct eppoll_entry {
+	struct epitem *base;
+	struct wait_queue_entry wait;
+} __attribute__((preserve_access_index));
+
+/* Reports whether a process waits for a socket by edge-triggered epoll. Anything else that waits has
+ * no pointer to an item of epoll for this very file where epoll's entries have it. */
+static __always_inline bool is_edge(const struct sock *sk)
+{
+	struct file *file = BPF_CORE_READ(sk, sk_socket, file);
+	struct socket_wq *queue = BPF_CORE_READ(sk, sk_wq);
+	void *first = (void *)queue + bpf_core_field_offset(queue->wait.head), *at;
+
+	if (!file || !queue)
+		return false;
+	at = BPF_CORE_READ(queue, wait.head.next);
+	for (int i = 0; i < EDGE_WAITERS; i++) {
+		struct eppoll_entry *waiter = at - bpf_core_field_offset(struct eppoll_entry, wait.entry);
+		struct epitem *item = BPF_CORE_READ(waiter, base);
+
+		if (!at || at == first)
+			return false;
+		if (item && BPF_CORE_READ(item, ffd.file) == file && BPF_CORE_READ(item, event.events) & EPOLL_EDGE)
+			return true;
+		at = BPF_CORE_READ((struct list_head *)at, next);
+	}
+	return true;
+}
+
+static __always_inline void edge_begin(struct end *end, bool edge)
+{
+	end->edge = edge;
+	end->owes = end->seen = end->rests = end->agains = 0;
+}
+
+/* Lets an end get data past TCP, or excludes it, by what its reads have shown. A reader that always
+ * looks again finds more at times, since that has come meanwhile: for a busy proxy in Go, a third of
+ * the times. One that rests hardly ever looks again and finds nothing. A reader whose reads all
+ * return as much as it asked for shows nothing, and would miss nothing. */
+static __always_inline void edge_judge(struct end *end, struct pair *pair)
+{
+	__u32 bit = 1 << (end->side & 1);
+
+	if (end->rests + end->agains > EDGE_WINDOW) {
+		end->rests /= 2;
+		end->agains /= 2;
+	}
+	if (end->rests >= EDGE_RESTS && end->rests > end->agains * 4)
+		exclude(pair, EXCLUSION_EDGE);
+	else if (!(pair->ready & bit) && end->seen >= EDGE_READS && end->rests <= end->agains * 2)
+		__sync_fetch_and_or(&pair->ready, pair->inside & bit);
+}
+
+/* Reports whether the current read returned less than the process asked for. With several pieces of
+ * memory that is not known, and it is taken to be so. */
+static __always_inline bool is_partial(__s32 got)
+{
+	struct call call = call_now();
+
+	if (call.number == cfg.reads[0] || call.number == cfg.recv)
+		return (__u32)got < call.arg3;
+	return true;
+}
+
+/* Notes a read of a socket in the map that returned data, or found none. */
+static __always_inline void edge_read(struct end *end, struct pair *pair, __s32 got)
+{
+	if (got > 0) {
+		if (end->owes)
+			end->rests++;
+		if (end->seen < EDGE_READS)
+			end->seen++;
+		end->owes = is_partial(got);
+	} else if (end->owes) {
+		end->agains++;
+		end->owes = false;
+	}
+	edge_judge(end, pair);
+}

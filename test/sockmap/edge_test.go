@@ -1,0 +1,214 @@
+package sockmap
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/sockmap"
+)
+
+// edgeReader reads a socket by edge-triggered epoll. If it rests, it waits to be told of more after a read that
+// returned less than it asked for, as a reader may with TCP. Else it looks again until nothing is left.
+type edgeReader struct {
+	fd, epoll int
+	rests     bool
+	told      bool
+}
+
+func (r *edgeReader) wait() error {
+	events := make([]unix.EpollEvent, 1)
+	for !r.told {
+		n, err := unix.EpollWait(r.epoll, events, int(patience.Milliseconds()))
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		if err == nil && n == 0 {
+			return fmt.Errorf("nothing tells the reader of more: %w", os.ErrDeadlineExceeded)
+		}
+		r.told = n > 0
+	}
+	return nil
+}
+
+// read reads as many bytes as there should be, in pieces as large as the room for them.
+func (r *edgeReader) read(want, room int) (got []byte, err error) {
+	for piece := make([]byte, room); len(got) < want; {
+		if err := r.wait(); err != nil {
+			return got, err
+		}
+		n, err := unix.Read(r.fd, piece)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			r.told = false
+			continue
+		case err != nil:
+			return got, err
+		case n == 0:
+			return got, unix.ECONNRESET
+		}
+		got = append(got, piece[:n]...)
+		r.told = !r.rests || n == room
+	}
+	return got, nil
+}
+
+// rawPair connects two sockets that the Go runtime does not know, which has an edge-triggered epoll of its own. The
+// client, when it reads, waits by poll.
+func (w *world) rawPair() (client, server int) {
+	w.T.Helper()
+	at := unix.SockaddrInet4{Addr: netip.MustParseAddr(server4).As4()}
+	listening := -1
+	w.Must(w.pods[1].Do(func() (err error) {
+		if listening, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		return errors.Join(unix.Bind(listening, &at), unix.Listen(listening, 1))
+	}))
+	defer unix.Close(listening)
+	bound, err := unix.Getsockname(listening)
+	w.Must(err)
+	w.Must(w.pods[0].Do(func() (err error) {
+		if client, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		return errors.Join(unix.Connect(client, bound), unix.SetNonblock(client, true))
+	}))
+	w.T.Cleanup(func() { unix.Close(client) })
+	server, _, err = unix.Accept4(listening, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+	w.Must(err)
+	w.T.Cleanup(func() { unix.Close(server) })
+	return client, server
+}
+
+// edge returns an edge-triggered reader of a socket.
+func (w *world) edge(fd int, rests bool) *edgeReader {
+	w.T.Helper()
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	w.Must(err)
+	w.T.Cleanup(func() { unix.Close(epoll) })
+	w.Must(unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(fd)}))
+	return &edgeReader{fd: fd, epoll: epoll, rests: rests}
+}
+
+// converse has a client send requests, and the reader answer them. If the reader looks again until nothing is left, it
+// does so before the next request.
+func (w *world) converse(client int, r *edgeReader, times int) {
+	w.T.Helper()
+	for i := range times {
+		message := pattern(i, 100)
+		_, err := unix.Write(client, message)
+		w.Must(err)
+		got, err := r.read(len(message), 4096)
+		w.Must(err)
+		if !r.rests {
+			if _, err := unix.Read(r.fd, make([]byte, 1)); !errors.Is(err, unix.EAGAIN) {
+				w.T.Fatalf("something comes after request %d: %v", i, err)
+			}
+		}
+		_, err = unix.Write(r.fd, got)
+		w.Must(err)
+		answer := make([]byte, len(message))
+		for have := 0; have < len(answer); {
+			n, err := readPolled(client, answer[have:])
+			w.Must(err)
+			have += n
+		}
+		if !bytes.Equal(answer, message) {
+			w.T.Fatalf("request %d was answered with something else", i)
+		}
+	}
+}
+
+// strandEdge has data that goes by TCP arrive behind data that may bypass it, before the reader reads: with one
+// event, and then none.
+func (w *world) strandEdge(client int, r *edgeReader) {
+	w.T.Helper()
+	first, second := pattern(1, 100), pattern(2, 200)
+	_, err := unix.Write(client, first)
+	w.Must(err)
+	w.Must(sendMany(client, second)) // a call that never bypasses TCP
+	got, err := r.read(300, 4096)
+	if err != nil || !bytes.Equal(got, append(first, second...)) {
+		w.T.Errorf("%d bytes of 300 arrived, as they were sent: %v, %v", len(got), bytes.Equal(got, append(first, second...)), err)
+	}
+}
+
+// TestEdge checks that readers by edge-triggered epoll get data past TCP only if they look again until nothing is left:
+// others would not be told of what comes by TCP behind it.
+func TestEdge(t *testing.T) {
+	for rests, want := range map[bool]string{false: "short ", true: "excluded edge"} {
+		t.Run(want, func(t *testing.T) {
+			w := newWorld(t, sockmap.DefaultLimits())
+			client, server := w.rawPair()
+			r := w.edge(server, rests)
+			w.Until("the reader is known", func() bool {
+				w.converse(client, r, 20)
+				list := w.pairs()
+				return len(list) == 1 && list[0].State+" "+list[0].Exclusion == want && (rests || list[0].Redirected[0] > 0)
+			})
+			if p := w.only(); rests && p.Redirected[0] > 0 {
+				t.Errorf("data for the reader has bypassed TCP: %+v", p)
+			}
+			for range 10 {
+				w.strandEdge(client, r)
+				w.converse(client, r, 5)
+			}
+		})
+	}
+}
+
+// TestEdgeFull checks that a reader by edge-triggered epoll whose reads never return less than it asks for may get data
+// past TCP, and is excluded once it shows that it does not look again after others.
+func TestEdgeFull(t *testing.T) {
+	w := newWorld(t, sockmap.DefaultLimits())
+	client, server := w.rawPair()
+	r := w.edge(server, true)
+	exactly := func() {
+		for i := range 20 {
+			_, err := unix.Write(client, pattern(i, 100))
+			w.Must(err)
+			got, err := r.read(100, 50)
+			w.Must(err)
+			_, err = unix.Write(server, got)
+			w.Must(err)
+			_, err = readPolled(client, make([]byte, 100))
+			w.Must(err)
+		}
+	}
+	w.Until("data to bypass TCP", func() bool {
+		exactly()
+		list := w.pairs()
+		return len(list) == 1 && list[0].State == "short" && list[0].Redirected[0] > 0
+	})
+	w.Until("the reader to be known", func() bool {
+		w.converse(client, r, 20)
+		return w.only().Exclusion == "edge"
+	})
+}
+
+// TestEdgeLate checks that a reader is known that turns to edge-triggered epoll when data bypasses TCP already.
+func TestEdgeLate(t *testing.T) {
+	w := newWorld(t, sockmap.DefaultLimits())
+	client, server := w.rawPair()
+	r := w.edge(server, false)
+	w.Must(unix.EpollCtl(r.epoll, unix.EPOLL_CTL_MOD, server, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(server)}))
+	w.Until("data to bypass TCP", func() bool {
+		w.converse(client, r, 20)
+		list := w.pairs()
+		return len(list) == 1 && list[0].State == "short" && list[0].Redirected[0] > 0
+	})
+	r.rests = true
+	w.Must(unix.EpollCtl(r.epoll, unix.EPOLL_CTL_MOD, server, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(server)}))
+	w.Let(w.pods[:]...) // the agent looks at all sockets
+	w.Until("the reader to be known", func() bool {
+		w.converse(client, r, 20)
+		return w.only().Exclusion == "edge"
+	})
+	w.strandEdge(client, r)
+}
