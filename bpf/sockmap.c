@@ -28,12 +28,12 @@ const enum tally_row *tally_row_type __attribute__((unused));
 const enum wake *wake_type __attribute__((unused));
 
 enum {
-	ESTABLISHED = 1,   /* TCP_ESTABLISHED */
-	FIN_WAIT1 = 4,	   /* TCP_FIN_WAIT1 */
-	FIN_WAIT2 = 5,	   /* TCP_FIN_WAIT2 */
-	SEND_SHUTDOWN = 2, /* of sk_shutdown */
-	REFUSALS_MOST = 4, /* how often a connection that the kernel refused is tried again */
-	TURNS_MOST = 4096, /* that a connection waits for which there is no room */
+	ESTABLISHED = 1,      /* TCP_ESTABLISHED */
+	FIN_WAIT1 = 4,	      /* TCP_FIN_WAIT1 */
+	FIN_WAIT2 = 5,	      /* TCP_FIN_WAIT2 */
+	SEND_SHUTDOWN = 2,    /* of sk_shutdown */
+	REFUSALS_MOST = 4,    /* how often a connection that the kernel refused is tried again */
+	TURNS_MOST = 1 << 20, /* that a connection waits for which there is no room */
 	/* bytes of kernel memory for each message that waits past TCP, however short */
 	MESSAGE = 1024,
 };
@@ -186,20 +186,6 @@ int sockmap_read(__u64 *ctx)
 	return 0;
 }
 
-/* Notes how a read of a socket in the map ended, whichever way data came. */
-static __always_inline int seen(struct sock *sk, __s32 got, __u32 flags)
-{
-	struct end *end = bpf_sk_storage_get(&ends, sk, NULL, 0);
-	struct pair *pair;
-
-	if (!end || !end->edge || flags & FLAG_PEEK || (got <= 0 && got != -EAGAIN))
-		return 0;
-	pair = pair_of(end);
-	if (pair && pair->inside & (1 << (end->side & 1)))
-		edge_read(end, pair, got);
-	return 0;
-}
-
 /* Runs after each read of a socket in a map. One of this and the next is used: not every kernel can
  * run this one, and the next also runs for all other sockets. */
 SEC("fexit/tcp_bpf_recvmsg")
@@ -208,14 +194,18 @@ int sockmap_seen(__u64 *ctx)
 	__u64 got = 0;
 
 	bpf_get_func_ret(ctx, &got);
-	return seen((struct sock *)ctx[0], got, ctx[3]);
+	return edge_seen((struct sock *)ctx[0], got, ctx[3], ctx[2]);
 }
 
-/* Runs after each read of any socket. */
+/* Runs after each read of any socket. How much was asked for is known of simple calls; the others
+ * prove nothing. */
 SEC("tp_btf/sock_recv_length")
 int sockmap_seen_of_all(__u64 *ctx)
 {
-	return seen((struct sock *)ctx[0], ctx[1], ctx[2]);
+	struct call call = call_now();
+	bool simple = call.number == cfg.reads[0] || call.number == cfg.recv;
+
+	return edge_seen((struct sock *)ctx[0], ctx[1], ctx[2], simple ? call.arg3 : 0);
 }
 
 /* Runs when a TCP socket is destroyed, for every socket of the machine. */
@@ -332,8 +322,14 @@ int sockmap_message(struct sk_msg_md *msg)
 	struct end *end = msg->sk ? bpf_sk_storage_get(&ends, msg->sk, NULL, 0) : NULL;
 	struct pair *pair = end ? pair_of(end) : NULL;
 	enum passing why = pair ? decide(msg, end, pair) : PASSING_ALONE;
-	__u32 side;
+	__u32 now = bpf_ktime_get_coarse_ns() >> 20, side;
 
+	if (pair && !pair->shown[end->side & 1])
+		pair->shown[end->side & 1] = now;
+	/* Nothing is to wait behind data that bypassed TCP without need. */
+	if (why == PASSING_NONE && now - pair->shown[end->side & 1] > cfg.show &&
+	    psock_is_empty(psock_of((struct sock *)end->peer_sk)))
+		why = PASSING_SHOWN;
 	if (why == PASSING_NONE && bpf_msg_redirect_hash(msg, &socks, &end->peer, BPF_F_INGRESS) != SK_PASS)
 		why = PASSING_ALONE;
 	count(why, msg->size);
@@ -344,6 +340,7 @@ int sockmap_message(struct sk_msg_md *msg)
 	side = end->side & 1;
 	if (why != PASSING_NONE) {
 		pair->passed[side] += msg->size;
+		pair->shown[side] = now;
 		return SK_PASS;
 	}
 	pair->redirected[side] += msg->size;
@@ -375,8 +372,7 @@ static __always_inline void refuse(struct pair *pair, long err)
 {
 	if (err == -E2BIG || err == -ENOMEM) {
 		count(TALLY_FULL, 0);
-		if (pair->needed < TURNS_MOST)
-			pair->needed *= 4;
+		pair->needed = pair->needed < TURNS_MOST / 4 ? pair->needed * 4 : TURNS_MOST;
 	} else {
 		pair->needed *= 16;
 		if (++pair->refused > REFUSALS_MOST) {

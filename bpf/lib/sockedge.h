@@ -14,8 +14,9 @@
 #include "sockpair.h"
 
 enum {
-	EDGE_READS = 8,	  /* of a socket in the map, before it may get data past TCP */
+	EDGE_AGAINS = 4,  /* how often at least a reader has looked again that gets data past TCP */
 	EDGE_RESTS = 16,  /* how often at least a reader has rested that is excluded */
+	EDGE_READS = 250, /* after so many without that, a reader that rests is excluded */
 	EDGE_WINDOW = 64, /* what a reader did longer ago counts less and less */
 	EDGE_WAITERS = 8, /* that are looked at; if there are more, one may be edge-triggered */
 	EPOLL_EDGE = 1U << 31,
@@ -51,7 +52,7 @@ static __always_inline bool is_edge(const struct sock *sk)
 	struct socket_wq *queue = BPF_CORE_READ(sk, sk_wq);
 	void *first = (void *)queue + bpf_core_field_offset(queue->wait.head), *at;
 
-	if (!file || !queue)
+	if (cfg.looks || !file || !queue)
 		return false;
 	at = BPF_CORE_READ(queue, wait.head.next);
 	for (int i = 0; i < EDGE_WAITERS; i++) {
@@ -70,13 +71,14 @@ static __always_inline bool is_edge(const struct sock *sk)
 static __always_inline void edge_begin(struct end *end, bool edge)
 {
 	end->edge = edge;
-	end->owes = end->seen = end->rests = end->agains = 0;
+	end->owes = end->unproven = end->rests = end->agains = 0;
 }
 
-/* Lets an end get data past TCP, or excludes it, by what its reads have shown. A reader that always
- * looks again finds more at times, since that has come meanwhile: for a busy proxy in Go, a third of
- * the times. One that rests hardly ever looks again and finds nothing. A reader whose reads all
- * return as much as it asked for shows nothing, and would miss nothing. */
+/* Lets an end get data past TCP while its reads show that it looks again, and excludes it if they
+ * show that it rests. A reader that always looks again finds more at times, since that has come
+ * meanwhile: for a busy proxy in Go, a third of the times. One that rests hardly ever looks again
+ * and finds nothing. One whose reads all return as much as it asks for shows neither, and gets
+ * nothing past TCP: it may rest after the first read that returns less. */
 static __always_inline void edge_judge(struct end *end, struct pair *pair)
 {
 	__u32 bit = 1 << (end->side & 1);
@@ -85,35 +87,46 @@ static __always_inline void edge_judge(struct end *end, struct pair *pair)
 		end->rests /= 2;
 		end->agains /= 2;
 	}
-	if (end->rests >= EDGE_RESTS && end->rests > end->agains * 4)
+	if (end->agains >= EDGE_AGAINS && end->rests <= end->agains * 2) {
+		end->unproven = 0;
+		if (!(pair->ready & bit))
+			__sync_fetch_and_or(&pair->ready, pair->inside & bit);
+		return;
+	}
+	if (pair->ready & bit)
+		__sync_fetch_and_and(&pair->ready, ~bit);
+	if (end->unproven >= EDGE_READS && end->rests >= EDGE_RESTS && end->rests > end->agains * 2)
 		exclude(pair, EXCLUSION_EDGE);
-	else if (!(pair->ready & bit) && end->seen >= EDGE_READS && end->rests <= end->agains * 2)
-		__sync_fetch_and_or(&pair->ready, pair->inside & bit);
 }
 
-/* Reports whether the current read returned less than the process asked for. With several pieces of
- * memory that is not known, and it is taken to be so. */
-static __always_inline bool is_partial(__s32 got)
+/* Notes a read of a socket in the map that returned data, less than was asked for or not, or that
+ * found none. */
+static __always_inline void edge_read(struct end *end, struct pair *pair, bool found, bool partial)
 {
-	struct call call = call_now();
-
-	if (call.number == cfg.reads[0] || call.number == cfg.recv)
-		return (__u32)got < call.arg3;
-	return true;
-}
-
-/* Notes a read of a socket in the map that returned data, or found none. */
-static __always_inline void edge_read(struct end *end, struct pair *pair, __s32 got)
-{
-	if (got > 0) {
+	if (found) {
 		if (end->owes)
 			end->rests++;
-		if (end->seen < EDGE_READS)
-			end->seen++;
-		end->owes = is_partial(got);
+		if (end->unproven < EDGE_READS)
+			end->unproven++;
+		end->owes = partial;
 	} else if (end->owes) {
 		end->agains++;
 		end->owes = false;
 	}
 	edge_judge(end, pair);
+}
+
+/* Notes how a read of a socket in the map ended, whichever way data came. A look that finds nothing
+ * may be one that would take nothing (MSG_PEEK). */
+static __always_inline int edge_seen(struct sock *sk, __s32 got, __u32 flags, __u64 asked)
+{
+	struct end *end = bpf_sk_storage_get(&ends, sk, NULL, 0);
+	struct pair *pair;
+
+	if (!end || !end->edge || (got <= 0 && got != -EAGAIN) || (got > 0 && flags & FLAG_PEEK))
+		return 0;
+	pair = pair_of(end);
+	if (pair && pair->inside & (1 << (end->side & 1)))
+		edge_read(end, pair, got > 0, got > 0 && (__u32)got < asked);
+	return 0;
 }

@@ -108,6 +108,7 @@ struct pair {
 	__u64 redirected[SIDES];
 	__u64 passed[SIDES]; /* bytes that used TCP while the sockets were in the map */
 	__u64 rules;	     /* that both ends have in common */
+	__u32 shown[SIDES];  /* when each side last sent by TCP while in the map, in 2^20 ns */
 };
 
 /* What a socket knows about its connection. Stored at the socket and freed with it. */
@@ -121,13 +122,12 @@ struct end {
 	__u32 side;
 	/* the agent's sweep that first found that this socket should leave; zero: none */
 	__u32 left;
-	__u32 reads; /* counted while the other end is unknown, or no rule admits the connection */
-	__u8 edge;   /* it is read by edge-triggered epoll; if so, since it is in the map: */
-	__u8 owes;   /* its last read returned less than asked for, */
-	__u8 seen;   /* the reads, up to as many as have to be seen, */
-	__u8 rests;  /* how often nothing was read after such a read until more had come, */
-	__u8 agains; /* and how often the reader looked again, and found nothing */
-	__u8 pad[3];
+	__u32 reads;   /* counted while the other end is unknown, or no rule admits the connection */
+	__u8 edge : 1; /* it is read by edge-triggered epoll; if so, since it is in the map: */
+	__u8 owes : 1; /* its last read returned less than was asked for, */
+	__u8 rests;    /* how often nothing was read after such a read until more had come, */
+	__u8 agains;   /* how often the reader looked again, and found nothing, */
+	__u8 unproven; /* and reads since it was last known to do that mostly */
 };
 
 /* Switches that take effect while programs run; each has one writer. Unless CONTROL_ON is set and
@@ -155,6 +155,8 @@ enum passing {
 	PASSING_PEER,	/* a setting of the other end forbids it */
 	/* dropped: its reader splices, and would read this before what waits past TCP */
 	PASSING_LOST,
+	/* it shows the connection to whoever remembers connections by their packets */
+	PASSING_SHOWN,
 	PASSINGS,
 };
 
@@ -268,5 +270,5 @@ struct {
 
 _Static_assert(sizeof(struct pair_key) == 40, "a key has no hidden padding");
 _Static_assert(sizeof(struct half) == 48, "a value has no hidden padding");
-_Static_assert(sizeof(struct pair) == 184, "a value has no hidden padding");
-_Static_assert(sizeof(struct end) == 96, "a value has no hidden padding");
+_Static_assert(sizeof(struct pair) == 192, "a value has no hidden padding");
+_Static_assert(sizeof(struct end) == 88, "a value has no hidden padding");

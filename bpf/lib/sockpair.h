@@ -23,6 +23,8 @@ struct settings {
 	__u64 budget;	  /* bytes that may wait past TCP, per direction */
 	__u64 run;	  /* messages in a row from one side that still count as conversation */
 	__u64 stream;	  /* after this many both sockets leave the map */
+	__u64 looks;	  /* readers by edge-triggered epoll need not show that they look again */
+	__u64 show;	  /* how long a side may send nothing by TCP, in 2^20 ns */
 };
 
 const volatile struct settings cfg;

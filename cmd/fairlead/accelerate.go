@@ -40,6 +40,7 @@ type accelerator struct {
 
 	mu      sync.Mutex
 	unfit   string        // why nothing bypasses TCP although the option says so
+	stale   string        // why connections may do so all the same, by what an earlier agent left
 	running *acceleration // nil while everything uses TCP
 }
 
@@ -199,6 +200,11 @@ func (a *accelerator) accelerate(
 	if err := s.Switch(true); err != nil {
 		return err
 	}
+	for _, found := range s.Differences {
+		if !slices.Contains(differences, found) {
+			differences = append(slices.Clip(differences), found)
+		}
+	}
 	a.set(&acceleration{s, keeper, differences}, "")
 	running := newTasks(ctx)
 	defer running.end()
@@ -209,24 +215,44 @@ func (a *accelerator) accelerate(
 	return context.Cause(running.ctx)
 }
 
-// retire returns to TCP what an earlier agent let bypass it, once no data waits there, and until
-// the context ends.
+// retire returns to TCP what an earlier agent let bypass it, once no data waits there. It tries again
+// after errors, until the context ends.
 func (a *accelerator) retire(ctx context.Context) {
-	left, err := sockmap.Retire(a.cfg.BPFFS, a.log)
-	if err != nil {
-		a.log.Error("cannot return all connections to TCP", "error", err)
-	}
-	if left != nil {
-		if err := errors.Join(left.Run(ctx), left.Close()); err != nil {
-			a.log.Error("cannot return all connections to TCP", "error", err)
+	for {
+		left, err := sockmap.Retire(a.cfg.BPFFS, a.log)
+		a.leave(err)
+		limited, cancel := ctx, func() {}
+		if err != nil {
+			a.log.Error("cannot return all connections to TCP, trying again", "error", err)
+			limited, cancel = context.WithTimeout(ctx, cmp.Or(a.pause, accelerateEvery))
 		}
+		if left != nil {
+			if err := errors.Join(left.Run(limited), left.Close()); err != nil {
+				a.log.Error("cannot return connections to TCP", "error", err)
+			}
+		}
+		if err == nil || ctx.Err() != nil {
+			cancel()
+			return
+		}
+		<-limited.Done()
+		cancel()
+	}
+}
+
+// leave notes why connections may still bypass TCP although they should not.
+func (a *accelerator) leave(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.stale = ""; err != nil {
+		a.stale = "cannot return all connections to TCP: " + err.Error()
 	}
 }
 
 func (a *accelerator) set(running *acceleration, unfit string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.running, a.unfit = running, unfit
+	a.running, a.unfit, a.stale = running, unfit, ""
 }
 
 // limited reports whether a rate limits what a pod sends or receives, its own or a shared one.
@@ -294,7 +320,9 @@ func (a *accelerator) status() *observe.SockmapStatus {
 	}
 	s, unfit := a.state()
 	if unfit != "" {
-		return &observe.SockmapStatus{Error: unfit}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return &observe.SockmapStatus{Error: unfit, Stale: a.stale}
 	}
 	if s == nil {
 		return nil

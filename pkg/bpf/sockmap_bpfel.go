@@ -24,22 +24,19 @@ const (
 )
 
 type SockmapEnd struct {
-	_      structs.HostLayout
-	Key    SockmapPairKey
-	Pair   uint64
-	Cookie uint64
-	Peer   uint64
-	PeerSk uint64
-	Side   uint32
-	Left   uint32
-	Reads  uint32
-	Edge   uint8
-	Owes   uint8
-	Seen   uint8
-	Rests  uint8
-	Agains uint8
-	Pad    [3]uint8
-	_      [4]byte
+	_        structs.HostLayout
+	Key      SockmapPairKey
+	Pair     uint64
+	Cookie   uint64
+	Peer     uint64
+	PeerSk   uint64
+	Side     uint32
+	Left     uint32
+	Reads    uint32
+	_        [1]byte /* unsupported bitfield */
+	Rests    uint8
+	Agains   uint8
+	Unproven uint8
 }
 
 type SockmapExclusion uint32
@@ -101,6 +98,7 @@ type SockmapPair struct {
 	Redirected [2]uint64
 	Passed     [2]uint64
 	Rules      uint64
+	Shown      [2]uint32
 }
 
 type SockmapPairKey struct {
@@ -138,7 +136,8 @@ const (
 	SockmapPassingPASSING_CALL   SockmapPassing = 7
 	SockmapPassingPASSING_PEER   SockmapPassing = 8
 	SockmapPassingPASSING_LOST   SockmapPassing = 9
-	SockmapPassingPASSINGS       SockmapPassing = 10
+	SockmapPassingPASSING_SHOWN  SockmapPassing = 10
+	SockmapPassingPASSINGS       SockmapPassing = 11
 )
 
 type SockmapProgramName struct {
@@ -160,6 +159,8 @@ type SockmapSettings struct {
 	Budget   uint64
 	Run      uint64
 	Stream   uint64
+	Looks    uint64
+	Show     uint64
 }
 
 type SockmapShortKey struct {

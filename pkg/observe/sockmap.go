@@ -90,10 +90,12 @@ func (s *SockmapStatus) judge(say func(string, ...any)) {
 	if s == nil {
 		return
 	}
-	if s.Error != "" {
+	switch {
+	case s.Error != "" && s.Stale != "":
+		say("No connection should bypass TCP: %s. Some may: %s.", s.Error, s.Stale)
+	case s.Error != "":
 		say("No connection bypasses TCP. This is slower but otherwise correct: %s.", s.Error)
-	}
-	if s.Stale != "" {
+	case s.Stale != "":
 		say("Connections bypass TCP by rules that are out of date: %s.", s.Stale)
 	}
 	if s.Unread != "" {

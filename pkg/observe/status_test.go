@@ -133,6 +133,7 @@ func TestJudge(t *testing.T) {
 		{"no maps", func(s *Status) { s.Maps = nil }, []string{"no maps"}},
 		{"nothing past TCP", func(s *Status) { s.Sockmap = &SockmapStatus{Error: "boom"} }, []string{"No connection bypasses TCP. This is slower but otherwise correct: boom"}},
 		{"stale past TCP", func(s *Status) { s.Sockmap = &SockmapStatus{On: true, Stale: "boom"} }, []string{"rules that are out of date: boom"}},
+		{"left past TCP", func(s *Status) { s.Sockmap = &SockmapStatus{Error: "boom", Stale: "bang"} }, []string{"No connection should bypass TCP: boom. Some may: bang"}},
 		{"unknown past TCP", func(s *Status) { s.Sockmap = &SockmapStatus{Unread: "boom"} }, []string{"What bypasses TCP is unknown: boom"}},
 		{"no programs", func(s *Status) { s.Datapath.Programs = nil }, []string{"No program is attached"}},
 		{"not at work", func(s *Status) {

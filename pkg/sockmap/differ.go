@@ -24,7 +24,7 @@ const differsInEdges = "readers by edge-triggered epoll use TCP"
 // data bypasses TCP. But a program may change that later, so status and preflight list them.
 func (p *proof) differ(e *exercise) error {
 	p.differences = nil
-	if p.blind != nil {
+	if p.isBlind() {
 		p.differences = append(p.differences, differsInEdges)
 	}
 	for _, find := range []func(*exercise) (string, error){p.differInCount, p.differInAll, p.differInSignals} {

@@ -144,6 +144,26 @@ func (g *generation) see(spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
+// isBlind reports whether no program sees all reads of sockets in the map.
+func (g *generation) isBlind() bool {
+	return !slices.ContainsFunc(seeing(), func(name string) bool { return g.links[name] != nil })
+}
+
+// seeLate lets a pinned generation see after all, if the kernel could not attach either program before.
+func (g *generation) seeLate(spec *ebpf.CollectionSpec) error {
+	if err := g.see(spec); err != nil {
+		return err
+	}
+	for _, name := range seeing() {
+		if l := g.links[name]; l != nil {
+			if err := l.Pin(g.pin(name)); err != nil {
+				return fmt.Errorf("pin %s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
 // attachLate loads one more program with the generation's maps, and attaches it.
 func (g *generation) attachLate(spec *ebpf.CollectionSpec, name string) (link.Link, error) {
 	one := spec.Copy()

@@ -191,26 +191,31 @@ func TestFull(t *testing.T) {
 		if p.Exclusion != "" || bypasses(p, tallies) {
 			t.Fatalf("the second: %+v", p)
 		}
-		return tallies.Full > 5
+		return tallies.Full > 4
 	})
 	first.close()
 	x.converse(second, "the second has the room of the first", bypasses)
+}
+
+// blind makes programs that the kernel cannot attach of those that see all reads.
+func blind(spec *ebpf.CollectionSpec) {
+	spec.Programs[bpf.SockmapProgSockmapSeen].AttachTo = "no_function_of_the_kernel"
+	spec.Programs[bpf.SockmapProgSockmapSeenOfAll].AttachTo = "no_tracepoint_of_the_kernel"
 }
 
 // Where the kernel does not show how sockets in the map are read, those that are read by edge-triggered epoll use TCP
 // for good, and "fairlead init" says so.
 func TestBlind(t *testing.T) {
 	rig.Root(t)
-	blind := func(spec *ebpf.CollectionSpec) {
-		spec.Programs[bpf.SockmapProgSockmapSeen].AttachTo = "no_function_of_the_kernel"
-		spec.Programs[bpf.SockmapProgSockmapSeenOfAll].AttachTo = "no_tracepoint_of_the_kernel"
-	}
 	differences, err := Config{Limits: DefaultLimits(), tamper: blind}.prove()
 	if err != nil || !slices.Contains(differences, differsInEdges) {
 		t.Errorf("the differences are %q, %v", differences, err)
 	}
 	for _, edge := range []bool{true, false} {
 		x := newExchange(t, blind)
+		if !slices.Contains(x.Differences, differsInEdges) {
+			t.Errorf("the differences are %q", x.Differences)
+		}
 		e := x.connect()
 		defer e.close()
 		if edge {
@@ -226,6 +231,34 @@ func TestBlind(t *testing.T) {
 		x.converse(e, "the connection is decided on", func(p *Pair, tallies Tallies) bool {
 			return edge && p.Exclusion == "edge" && tallies.Redirected.Count == 0 || !edge && bypasses(p, tallies)
 		})
+	}
+}
+
+// What the kernel could not attach is attached by the next agent, to the same maps.
+func TestSeesLate(t *testing.T) {
+	rig.Root(t)
+	cfg := Config{BPFFS: rig.BPFFS(t), Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler), tamper: blind}
+	was := ""
+	for _, tamper := range []func(*ebpf.CollectionSpec){blind, func(*ebpf.CollectionSpec) {}, blind} {
+		first := was == ""
+		cfg.tamper = tamper
+		s, err := Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen, err := s.now.control(bpf.SockmapControlCONTROL_SEEN)
+		if err != nil || seen != map[bool]uint32{true: 0, false: 1}[first] || s.now.isBlind() != first || (len(s.Differences) > 0) != first {
+			t.Errorf("first %v: the programs see all reads: %d, %v; %q", first, seen, err, s.Differences)
+		}
+		if !first && s.now.dir != was {
+			t.Errorf("the programs are in %s, and were in %s", s.now.dir, was)
+		}
+		if was = s.now.dir; len(s.former) > 0 {
+			t.Errorf("there are %d former versions", len(s.former))
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

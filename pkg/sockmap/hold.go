@@ -35,7 +35,7 @@ func hold(bpffs string, value uint32) (found bool, err error) {
 				continue
 			}
 			told[dir], again = true, true
-			has, err := tell(dir, value)
+			has, err := set(dir, bpf.SockmapControlCONTROL_HELD, value)
 			found = found || has
 			errs = append(errs, err)
 		}
@@ -43,8 +43,8 @@ func hold(bpffs string, value uint32) (found bool, err error) {
 	return found, errors.Join(errs...)
 }
 
-// tell sets the switch of one version of the programs, unless that has been removed meanwhile.
-func tell(dir string, value uint32) (found bool, err error) {
+// set sets a switch of one version of the programs, unless that has been removed meanwhile.
+func set(dir string, what bpf.SockmapControl, value uint32) (found bool, err error) {
 	path := filepath.Join(dir, controlMap)
 	m, err := ebpf.LoadPinnedMap(path, nil)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -53,7 +53,7 @@ func tell(dir string, value uint32) (found bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("open %s: %w", path, err)
 	}
-	return true, errors.Join(m.Put(uint32(bpf.SockmapControlCONTROL_HELD), value), m.Close())
+	return true, errors.Join(m.Put(uint32(what), value), m.Close())
 }
 
 // drained is how long Remove waits for processes to read what waits for them.

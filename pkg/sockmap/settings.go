@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -25,16 +26,24 @@ type Limits struct {
 	Budget   uint32 // bytes that may wait, per direction
 	Run      uint32 // messages in a row from one side that bypass TCP
 	Stream   uint32 // after this many, the sockets leave the map
+	// Looks says that readers by edge-triggered epoll are known to look again until nothing is left.
+	// They then need not show it.
+	Looks bool
+	// Show is how long each side may send nothing by TCP. Without it, netfilter and the agent would
+	// take the connection for idle.
+	Show time.Duration
 	// Except are the names of programs that must not read past TCP, as the kernel has them: the
 	// first 15 bytes.
 	Except []string
 }
 
 // DefaultLimits returns the limits of an agent without options.
-func DefaultLimits() Limits { return Limits{Turns: 8, Budget: 256 << 10, Run: 16, Stream: 256} }
+func DefaultLimits() Limits {
+	return Limits{Turns: 8, Budget: 256 << 10, Run: 16, Stream: 256, Show: time.Minute}
+}
 
 func (l Limits) check() error {
-	if l.Turns == 0 || l.Budget == 0 || l.Run == 0 || l.Stream < l.Run {
+	if l.Turns == 0 || l.Budget == 0 || l.Run == 0 || l.Stream < l.Run || l.Show <= 0 {
 		return fmt.Errorf("check limits of conversations %+v: none may be zero, and stream must not be below run", l)
 	}
 	if len(l.Except) > mostExcept {
@@ -71,10 +80,13 @@ func except(m *ebpf.Map, names []string) error {
 func (l Limits) settings() bpf.SockmapSettings {
 	s := bpf.SockmapSettings{
 		Reads: calls.reads, Writes: calls.writes, Recv: calls.recv, Recvmsg: calls.recvmsg, Send: calls.send, Sendmsg: calls.sendmsg,
-		Splices: calls.splices, Turns: uint64(l.Turns), Budget: uint64(l.Budget), Run: uint64(l.Run), Stream: uint64(l.Stream),
+		Splices: calls.splices, Turns: uint64(l.Turns), Budget: uint64(l.Budget), Run: uint64(l.Run), Stream: uint64(l.Stream), Show: uint64(l.Show) >> 20,
 	}
 	if l.Blocking {
 		s.Blocking = 1
+	}
+	if l.Looks {
+		s.Looks = 1
 	}
 	return s
 }

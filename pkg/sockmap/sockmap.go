@@ -55,6 +55,9 @@ type Config struct {
 
 // Sockmap owns the pins. Run may be called once; the other methods may be called concurrently.
 type Sockmap struct {
+	// Differences are from TCP, beside those that Prove finds.
+	Differences []string
+
 	cfg Config
 
 	mu     sync.Mutex
@@ -99,7 +102,12 @@ func Open(cfg Config) (s *Sockmap, err error) {
 		}
 		switch {
 		case strings.HasPrefix(filepath.Base(dir), name) && s.now == nil && g.isWhole():
-			s.now = g
+			if s.now = g; !g.isBlind() {
+				continue
+			}
+			if err := g.seeLate(spec); err != nil {
+				return s, err
+			}
 		default:
 			s.former = append(s.former, g)
 			if err := g.retire(); err != nil {
@@ -114,6 +122,10 @@ func Open(cfg Config) (s *Sockmap, err error) {
 		if err := s.adoptHeld(); err != nil {
 			return s, err
 		}
+	}
+	if s.now.isBlind() {
+		cfg.Log.Warn("connections read by edge-triggered epoll use TCP, since the kernel does not show how they are read", "error", s.now.blind)
+		s.Differences = []string{differsInEdges}
 	}
 	if err := s.adoptRules(); err != nil {
 		return s, err
@@ -149,7 +161,7 @@ func (s *Sockmap) adoptHeld() error {
 
 // Retire returns connections to TCP that previous agents let bypass it. It returns a Sockmap whose
 // Run keeps at it until none is left, or nil if there are none. With an error it has done so for all
-// versions of the programs that it could.
+// versions of the programs that it could; one that cannot be opened is switched off at least.
 func Retire(bpffs string, log *slog.Logger) (*Sockmap, error) {
 	s := &Sockmap{cfg: Config{BPFFS: bpffs, Log: log}, look: make(chan struct{}, 1)}
 	dirs, err := generations(Dir(bpffs), true)
@@ -157,7 +169,8 @@ func Retire(bpffs string, log *slog.Logger) (*Sockmap, error) {
 	for _, dir := range dirs {
 		g, err := open(dir)
 		if err != nil {
-			errs = append(errs, err)
+			_, failed := set(dir, bpf.SockmapControlCONTROL_ON, 0)
+			errs = append(errs, err, failed)
 			continue
 		}
 		s.former = append(s.former, g)
@@ -230,9 +243,6 @@ func create(root, name string, spec *ebpf.CollectionSpec, cfg Config) (*generati
 	}
 	if err := g.pinAll(filepath.Join(root, stageName)); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(filepath.Join(root, stageName)), g.close())
-	}
-	if g.blind != nil {
-		cfg.Log.Warn("connections read by edge-triggered epoll use TCP, since this kernel does not show how they are read", "error", g.blind)
 	}
 	return g, nil
 }

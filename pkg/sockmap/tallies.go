@@ -21,7 +21,7 @@ type Tallies struct {
 }
 
 // passings are the names of enum passing.
-var passings = []string{"none", "off", "alone", "state", "unread", "budget", "run", "call", "peer", "lost"}
+var passings = []string{"none", "off", "alone", "state", "unread", "budget", "run", "call", "peer", "lost", "shown"}
 
 // Tallies returns the counts.
 func (s *Sockmap) Tallies() (Tallies, error) {

@@ -66,8 +66,9 @@ func converse(args []string) int {
 	}
 	defer conn.Close()
 	fmt.Println("ready")
+	answers := bufio.NewReader(conn)
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		if err := askBack(conn, lines.Text()); err != nil {
+		if err := askBack(conn, answers, lines.Text()); err != nil {
 			fmt.Println(err)
 			continue
 		}
@@ -76,7 +77,7 @@ func converse(args []string) int {
 	return 0
 }
 
-func askBack(conn net.Conn, line string) error {
+func askBack(conn net.Conn, answers io.Reader, line string) error {
 	var times int
 	if _, err := fmt.Sscan(line, &times); err != nil {
 		return err
@@ -90,7 +91,7 @@ func askBack(conn net.Conn, line string) error {
 			return err
 		}
 		got := make([]byte, len(message))
-		if _, err := io.ReadFull(conn, got); err != nil || !bytes.Equal(got, message) {
+		if _, err := io.ReadFull(answers, got); err != nil || !bytes.Equal(got, message) {
 			return fmt.Errorf("answer %d of %d: %v, as it was asked: %v", i, times, err, bytes.Equal(got, message))
 		}
 	}

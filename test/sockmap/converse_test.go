@@ -2,6 +2,7 @@ package sockmap
 
 import (
 	"testing"
+	"time"
 
 	"fairlead.io/fairlead/pkg/sockmap"
 )
@@ -28,15 +29,47 @@ func TestConverse(t *testing.T) {
 			before := w.only().Passed
 			c.ask(1000, 100)
 			p := w.only()
-			// The first messages in each direction use TCP, because Go's readers use edge-triggered
-			// epoll, and have to show how they read.
+			// The first message in each direction uses TCP, because its reader may already have
+			// been waiting.
 			for side := range 2 {
-				if p.Redirected[side] < 99_000 || p.Passed[side]-before[side] > 1000 {
+				if p.Redirected[side] < 99_900 || p.Passed[side]-before[side] > 100 {
 					t.Errorf("after a thousand requests more, with %d bytes by TCP before: %+v", before, p)
 				}
 			}
 		})
 	}
+}
+
+// TestShown checks that both sides of a long conversation send something by TCP every now and then, for those that
+// remember connections by their packets, and the rest past it.
+func TestShown(t *testing.T) {
+	limits := sockmap.DefaultLimits()
+	limits.Show = 300 * time.Millisecond
+	w, c := short(t, limits)
+	c.ask(20, 100)
+	before, tallies := w.only(), w.tallies()
+	began := time.Now()
+	for time.Since(began) < 2*time.Second {
+		c.ask(10, 100)
+	}
+	most := int64(time.Since(began)/limits.Show) + 1
+	p, shown := w.only(), int64(w.tallies().Passed["shown"].Count-tallies.Passed["shown"].Count)
+	if shown < 2*4 || shown > 2*most {
+		t.Errorf("%d messages of both sides were shown in %v", shown, time.Since(began))
+	}
+	for side := range 2 {
+		passed := int64(p.Passed[side] - before.Passed[side])
+		if passed < 4*100 || passed > 2*most*100 || p.Redirected[side]-before.Redirected[side] < 10*uint64(passed) {
+			t.Errorf("side %d: before %+v, then %+v", side, before, p)
+		}
+	}
+}
+
+func (w *world) tallies() sockmap.Tallies {
+	w.T.Helper()
+	tallies, err := w.Tallies()
+	w.Must(err)
+	return tallies
 }
 
 // only returns the only connection there is.

@@ -144,7 +144,7 @@ func (w *world) strandEdge(client int, r *edgeReader) {
 func TestEdge(t *testing.T) {
 	for rests, want := range map[bool]string{false: "short ", true: "excluded edge"} {
 		t.Run(want, func(t *testing.T) {
-			w := newWorld(t, sockmap.DefaultLimits())
+			w := newWorldAsIs(t, sockmap.DefaultLimits())
 			client, server := w.rawPair()
 			r := w.edge(server, rests)
 			w.Until("the reader is known", func() bool {
@@ -163,14 +163,14 @@ func TestEdge(t *testing.T) {
 	}
 }
 
-// TestEdgeFull checks that a reader by edge-triggered epoll whose reads never return less than it asks for may get data
-// past TCP, and is excluded once it shows that it does not look again after others.
+// TestEdgeFull checks that a reader by edge-triggered epoll gets no data past TCP while all of its reads return as much as
+// it asks for: it may rest after the first that does not.
 func TestEdgeFull(t *testing.T) {
-	w := newWorld(t, sockmap.DefaultLimits())
+	w := newWorldAsIs(t, sockmap.DefaultLimits())
 	client, server := w.rawPair()
 	r := w.edge(server, true)
-	exactly := func() {
-		for i := range 20 {
+	exactly := func(times int) {
+		for i := range times {
 			_, err := unix.Write(client, pattern(i, 100))
 			w.Must(err)
 			got, err := r.read(100, 50)
@@ -181,20 +181,44 @@ func TestEdgeFull(t *testing.T) {
 			w.Must(err)
 		}
 	}
-	w.Until("data to bypass TCP", func() bool {
-		exactly()
+	w.Until("admission", func() bool {
+		exactly(20)
 		list := w.pairs()
-		return len(list) == 1 && list[0].State == "short" && list[0].Redirected[0] > 0
+		return len(list) == 1 && list[0].State == "short"
 	})
-	w.Until("the reader to be known", func() bool {
+	exactly(1000)
+	if p := w.only(); p.State != "short" || p.Redirected[0] > 0 || p.Redirected[1] == 0 {
+		t.Errorf("data for the reader has bypassed TCP, or none from it: %+v", p)
+	}
+}
+
+// TestEdgeChanges checks that a reader by edge-triggered epoll gets no more data past TCP once it rests, and again when it
+// looks again.
+func TestEdgeChanges(t *testing.T) {
+	w := newWorldAsIs(t, sockmap.DefaultLimits())
+	client, server := w.rawPair()
+	r := w.edge(server, false)
+	bypasses := func() bool {
+		before := w.pairs()
 		w.converse(client, r, 20)
-		return w.only().Exclusion == "edge"
+		after := w.pairs()
+		return len(before) == 1 && after[0].Redirected[0] == before[0].Redirected[0]+20*100
+	}
+	w.Until("data to bypass TCP", bypasses)
+	r.rests = true
+	w.Until("none to do so", func() bool {
+		before := w.only()
+		w.converse(client, r, 20)
+		return w.only().Redirected[0] == before.Redirected[0]
 	})
+	w.strandEdge(client, r)
+	r.rests = false
+	w.Until("data to bypass TCP again", bypasses)
 }
 
 // TestEdgeLate checks that a reader is known that turns to edge-triggered epoll when data bypasses TCP already.
 func TestEdgeLate(t *testing.T) {
-	w := newWorld(t, sockmap.DefaultLimits())
+	w := newWorldAsIs(t, sockmap.DefaultLimits())
 	client, server := w.rawPair()
 	r := w.edge(server, false)
 	w.Must(unix.EpollCtl(r.epoll, unix.EPOLL_CTL_MOD, server, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(server)}))

@@ -229,7 +229,7 @@ func TestReaderOfBefore(t *testing.T) {
 		c.ok("answer 100")
 	}
 	w.Until("admission", func() bool { return w.only().State == "short" })
-	for range 15 {
+	for range 5 {
 		c.ok("wait 100")
 		c.ok("answer 100")
 	}
