@@ -72,8 +72,14 @@ func release(t *testing.T, server *apiserver.Server) {
 		t.Fatalf("without cluster-info: %v", err)
 	}
 	announce(t, client, "https://[2001:db8::1]:8443")
-	if notes := mustRun("install", "fairlead", folder); !strings.Contains(notes, "NetworkPolicies are not enforced") {
-		t.Errorf("notes: %s", notes)
+	notes := mustRun("install", "fairlead", folder)
+	for _, want := range []string{
+		"NetworkPolicies are not enforced", "kubectl -n kube-system rollout status daemonset/fairlead",
+		"kubectl -n kube-system exec daemonset/fairlead -c agent -- /fairlead status", "--set cleanup=true --wait --wait-for-jobs fairlead CHART",
+	} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("the notes lack %q: %s", want, notes)
+		}
 	}
 	agent := func() (environment map[string]string, level string) {
 		t.Helper()
