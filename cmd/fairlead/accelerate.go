@@ -146,8 +146,8 @@ func unfit(cfg *config.Config) (why string, differences []string) {
 const accelerateEvery = time.Minute
 
 // start starts letting connections of pods bypass TCP. If the option is off or the kernel is unfit,
-// it retires what an earlier agent left. No error ends the agent, which serves Services too: it is
-// reported, everything uses TCP, and the agent tries again.
+// it retires what an earlier agent left. No error but a wrong option ends the agent, which serves
+// Services too: it is reported, everything uses TCP, and the agent tries again.
 func (a *accelerator) start(start func(string, func(context.Context) error), report func(model.Key, string, model.Problem)) error {
 	if a.cfg.Sockmap != "true" {
 		start("former sockmap", func(ctx context.Context) error { a.retire(ctx); return nil })

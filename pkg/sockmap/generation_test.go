@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -259,6 +260,27 @@ func TestSeesLate(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A version of the programs that cannot be opened is switched off all the same, and the error says which it is.
+func TestRetireBroken(t *testing.T) {
+	rig.Root(t)
+	bpffs := rig.BPFFS(t)
+	s, err := Open(Config{BPFFS: bpffs, Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := s.now.dir
+	if err := errors.Join(s.Switch(true), s.Close(), os.Remove(filepath.Join(dir, sweepIter))); err != nil {
+		t.Fatal(err)
+	}
+	left, err := Retire(bpffs, slog.New(slog.DiscardHandler))
+	if left != nil || err == nil || !strings.Contains(err.Error(), dir) {
+		t.Errorf("left %v, %v", left, err)
+	}
+	if view, err := Read(bpffs); err != nil || !view.Pinned || view.On {
+		t.Errorf("connections may bypass TCP: %+v, %v", view, err)
 	}
 }
 
