@@ -142,7 +142,7 @@ func classes() []class {
 		list = append(list,
 			class{"begun, " + mode, ", back", 80},
 			class{"begun, " + mode, ", on", 80},
-			class{mode, ", back", 700},
+			class{mode, ", back", 400}, // they come in few of the episodes, so a short run may have few
 			class{mode, ", on", 400},
 			class{mode, ", to be asked for", 1200},
 			class{mode, ", by the stack", 100},
