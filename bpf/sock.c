@@ -104,7 +104,7 @@ static __always_inline enum reason sock_choose(struct bpf_sock_addr *ctx, struct
 		return REASON_NONE;
 	reason = lb_select(dial->service, dial->index, dial->scope, sock_hash(ctx, dial->service), &dial->choice);
 	if (reason == REASON_NONE && dial->service->affinity_seconds)
-		affinity_remember(&key, &dial->choice);
+		affinity_remember(&key, dial->service, &dial->choice);
 	return reason;
 }
 

@@ -26,7 +26,7 @@ affinity_find(const struct affinity_key *key, const struct service *service, __u
 	__u64 now = bpf_ktime_get_coarse_ns();
 	__u32 row;
 
-	if (!known)
+	if (!known || known->epoch != service->affinity_epoch)
 		return AFFINITY_NONE;
 	if (now - known->last > service->affinity_seconds * NSEC_PER_SEC)
 		return AFFINITY_LAPSED;
@@ -39,9 +39,14 @@ affinity_find(const struct affinity_key *key, const struct service *service, __u
 	return AFFINITY_HOLDS;
 }
 
-static __always_inline void affinity_remember(const struct affinity_key *key, const struct choice *choice)
+static __always_inline void affinity_remember(const struct affinity_key *key, const struct service *service,
+					      const struct choice *choice)
 {
-	struct affinity value = { .last = bpf_ktime_get_coarse_ns(), .row = choice->row };
+	struct affinity value = {
+		.last = bpf_ktime_get_coarse_ns(),
+		.row = choice->row,
+		.epoch = service->affinity_epoch,
+	};
 
 	if (!bpf_map_update_elem(&affinity, key, &value, BPF_NOEXIST))
 		turnover_made_late(LRU_AFFINITY);

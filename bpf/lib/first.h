@@ -234,7 +234,7 @@ static __always_inline enum reason first_backend(const struct packet *p, const s
 		return REASON_NONE;
 	reason = lb_select(service, index, scope, number_of(&p->flow, service, state), choice);
 	if (reason == REASON_NONE && service->affinity_seconds)
-		affinity_remember(&key, choice);
+		affinity_remember(&key, service, choice);
 	return reason;
 }
 

@@ -80,8 +80,8 @@ struct service {
 	__u8 algorithm;
 	__u8 flags;
 	__u16 pad;
-	__u32 turn; /* for round robin; the only field that programs write */
-	__u32 pad2;
+	__u32 turn;	      /* for round robin; the only field that programs write */
+	__u32 affinity_epoch; /* clients remembered in another one are forgotten */
 };
 
 /*
@@ -144,7 +144,7 @@ struct affinity_key {
 struct affinity {
 	__u64 last; /* time of its last new connection, in ns of the coarse clock */
 	__u32 row;
-	__u32 pad;
+	__u32 epoch; /* of the service at that time */
 };
 
 enum node_addr_flag {

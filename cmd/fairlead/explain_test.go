@@ -100,6 +100,13 @@ func TestExplainIsWhatHappens(t *testing.T) {
 		n.explainIn(n.cgroup, p.ns, p.addr, "--probe", "1")
 		goesTo(n.explainIn(n.cgroup, p.ns, p.addr, "--probe", "5"))
 	}
+
+	n.serve("random", "")
+	n.waitFor("it has no affinity", func() bool { return n.explainIn(n.cgroup, pods[0].ns, pods[0].addr).Affinity == "none" })
+	n.serve("random", ", sessionAffinity: ClientIP")
+	n.waitFor("it has affinity and nobody is remembered", func() bool {
+		return strings.Contains(n.explainIn(n.cgroup, pods[0].ns, pods[0].addr).Affinity, "no backend yet")
+	})
 }
 
 func TestProbe(t *testing.T) {

@@ -19,10 +19,10 @@ type MapsAddr struct {
 }
 
 type MapsAffinity struct {
-	_    structs.HostLayout
-	Last uint64
-	Row  uint32
-	Pad  uint32
+	_     structs.HostLayout
+	Last  uint64
+	Row   uint32
+	Epoch uint32
 }
 
 type MapsAffinityKey struct {
@@ -540,7 +540,7 @@ type MapsService struct {
 	Flags           uint8
 	Pad             uint16
 	Turn            uint32
-	Pad2            uint32
+	AffinityEpoch   uint32
 }
 
 type MapsServiceFlag uint32

@@ -149,7 +149,7 @@ func (x *explainer) affinity(service *Service, scope namedScope) error {
 		x.e.Next = nil
 		return nil
 	}
-	entry, err := x.remembered(x.cookie, service.Index)
+	entry, err := x.remembered(x.cookie, service)
 	if err != nil {
 		return err
 	}

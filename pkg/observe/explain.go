@@ -89,9 +89,9 @@ type facts struct {
 	node map[netip.Addr]struct{} // addresses of the node
 	// remembered returns the affinity entry that the client of a namespace has for a service, or
 	// nil.
-	remembered func(cookie uint64, service uint32) (*bpf.MapsAffinity, error)
+	remembered func(cookie uint64, service *Service) (*bpf.MapsAffinity, error)
 	// rememberedAddr does the same for a client outside, which is identified by its address.
-	rememberedAddr func(client netip.Addr, service uint32) (lastFlow, error)
+	rememberedAddr func(client netip.Addr, service *Service) (lastFlow, error)
 	now            uint64     // on the clock of affinity
 	pods           []LocalPod // pods with programs at their devices
 	optouts        []Optout
@@ -121,10 +121,10 @@ func explainWith(dir string, use func(*Snapshot, facts) error) (err error) {
 	}
 	known := facts{
 		node: map[netip.Addr]struct{}{},
-		remembered: func(cookie uint64, service uint32) (*bpf.MapsAffinity, error) {
+		remembered: func(cookie uint64, service *Service) (*bpf.MapsAffinity, error) {
 			return rememberedBy(m.Affinity, cookieAddr(cookie), service)
 		},
-		rememberedAddr: func(client netip.Addr, service uint32) (lastFlow, error) {
+		rememberedAddr: func(client netip.Addr, service *Service) (lastFlow, error) {
 			entry, err := rememberedBy(m.Affinity, maps.AddrOf(client), service)
 			if entry == nil {
 				return lastFlow{}, err
@@ -166,8 +166,10 @@ func cookieAddr(cookie uint64) maps.Addr {
 	return maps.Addr{Word: [4]uint32{uint32(cookie), uint32(cookie >> 32)}}
 }
 
-func rememberedBy(m *ebpf.Map, client maps.Addr, service uint32) (*bpf.MapsAffinity, error) {
-	key := bpf.MapsAffinityKey{Client: client, Service: service}
+// rememberedBy returns the entry of a client for a service, or nil if there is none that the programs
+// would use.
+func rememberedBy(m *ebpf.Map, client maps.Addr, service *Service) (*bpf.MapsAffinity, error) {
+	key := bpf.MapsAffinityKey{Client: client, Service: service.Index}
 	var entry bpf.MapsAffinity
 	err := m.Lookup(&key, &entry)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -175,6 +177,9 @@ func rememberedBy(m *ebpf.Map, client maps.Addr, service uint32) (*bpf.MapsAffin
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look up the client's affinity: %w", err)
+	}
+	if entry.Epoch != service.epoch {
+		return nil, nil
 	}
 	return &entry, nil
 }

@@ -28,7 +28,7 @@ func newAsked() *asked {
 		a.add(w)
 	}
 	a.node = map[netip.Addr]struct{}{netip.MustParseAddr("192.0.2.1"): {}, netip.MustParseAddr("2001:db8:1::1"): {}}
-	a.remembered = func(uint64, uint32) (*bpf.MapsAffinity, error) { return nil, nil }
+	a.remembered = func(uint64, *Service) (*bpf.MapsAffinity, error) { return nil, nil }
 	a.now = 1000 * second
 	return a
 }
@@ -165,9 +165,9 @@ func TestExplainChoice(t *testing.T) {
 				frontends: map[string]uint32{"10.96.0.10:80": maps.ClusterIP},
 			})
 			a.Services[index].Turn = tt.turn
-			a.remembered = func(of uint64, service uint32) (*bpf.MapsAffinity, error) {
-				if of != cookie || service != index {
-					t.Errorf("asked for the affinity of %d to service %d", of, service)
+			a.remembered = func(of uint64, service *Service) (*bpf.MapsAffinity, error) {
+				if of != cookie || service.Index != index {
+					t.Errorf("asked for the affinity of %d to service %d", of, service.Index)
 				}
 				return tt.entry, nil
 			}
@@ -226,7 +226,7 @@ func TestExplainDamage(t *testing.T) {
 		t.Errorf("with a bad first slot: %s, %q", e.Outcome, e.Damage)
 	}
 	a.Services[2].AffinitySeconds = 1
-	a.remembered = func(uint64, uint32) (*bpf.MapsAffinity, error) { return nil, errors.New("no access") }
+	a.remembered = func(uint64, *Service) (*bpf.MapsAffinity, error) { return nil, errors.New("no access") }
 	q := question("tcp 10.1.0.9 [fd96::10]:80")
 	q.Self = Namespace{7, []netip.Addr{q.Client}}
 	if _, err := explain(take(t, a.Tables), a.facts, q); err == nil {
@@ -310,9 +310,9 @@ func TestExplainPodDevice(t *testing.T) {
 			}
 			a.Frontends.(rows)[maps.KeyOf(netip.MustParseAddr("10.96.0.10"), 80, proto)] = maps.Svc{Service: index, Kind: maps.ClusterIP}
 			a.pods = []LocalPod{{Interface: 7, Device: "flabc", Addresses: []netip.Addr{netip.MustParseAddr(pod)}}}
-			a.rememberedAddr = func(client netip.Addr, service uint32) (lastFlow, error) {
-				if client.String() != pod || service != index {
-					t.Errorf("asked for the affinity of %s to service %d", client, service)
+			a.rememberedAddr = func(client netip.Addr, service *Service) (lastFlow, error) {
+				if client.String() != pod || service.Index != index {
+					t.Errorf("asked for the affinity of %s to service %d", client, service.Index)
 				}
 				return tt.visit, nil
 			}

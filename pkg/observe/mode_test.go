@@ -52,7 +52,7 @@ func TestChoice(t *testing.T) {
 		l := newLayout()
 		l.Services[l.add(w)].Turn = 12
 		known := facts{now: 1000e9, node: map[netip.Addr]struct{}{netip.MustParseAddr("192.0.2.1"): {}},
-			rememberedAddr: func(netip.Addr, uint32) (lastFlow, error) { return tt.visit, nil }}
+			rememberedAddr: func(netip.Addr, *Service) (lastFlow, error) { return tt.visit, nil }}
 		trial := &Trial{Outcome: TrialBackend, Forwarding: ByDNAT, Known: tt.known, Numbers: numbers, Source: client,
 			Backend: netip.MustParseAddrPort(w.all[tt.number%slots])}
 		q := Question{Destination: netip.MustParseAddrPort("192.0.2.1:30080"), Protocol: model.TCP}

@@ -82,7 +82,7 @@ func (x *explainer) atDevice(service *Service, frontend *Frontend, why string) e
 	}
 	if service.AffinitySeconds > 0 {
 		var err error
-		if x.visit, err = x.rememberedAddr(x.Client, service.Index); err != nil {
+		if x.visit, err = x.rememberedAddr(x.Client, service); err != nil {
 			return err
 		}
 	}

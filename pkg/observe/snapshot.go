@@ -67,6 +67,7 @@ type Service struct {
 
 	algorithm uint8
 	turn      uint32 // of round robin
+	epoch     uint32 // of affinity
 }
 
 // Frontend is a row of svcs. Service is the index that it leads to.

@@ -115,7 +115,7 @@ func (r *reader) read(index uint32) {
 		}
 		row := &r.Services[index]
 		s = &Service{
-			Name: name, Index: index, turn: atomic.LoadUint32(&row.Turn), algorithm: row.Algorithm, Algorithm: lb.Algorithm(row.Algorithm).String(),
+			Name: name, Index: index, turn: atomic.LoadUint32(&row.Turn), epoch: row.AffinityEpoch, algorithm: row.Algorithm, Algorithm: lb.Algorithm(row.Algorithm).String(),
 			Flags: flagWords(row.Flags), AffinitySeconds: row.AffinitySeconds,
 			All:   r.scope(index, maps.ScopeAll, words),
 			Local: r.scope(index, maps.ScopeLocal, words),

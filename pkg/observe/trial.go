@@ -82,7 +82,7 @@ func explainOutside(s *Snapshot, known facts, q Question, source netip.AddrPort,
 	x.e.SourceRange = sourceRange(service, frontend, q.Client)
 	var err error
 	if service.AffinitySeconds > 0 {
-		if x.visit, err = x.rememberedAddr(x.Client, service.Index); err != nil {
+		if x.visit, err = x.rememberedAddr(x.Client, service); err != nil {
 			return nil, err
 		}
 	}

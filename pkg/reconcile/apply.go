@@ -155,10 +155,11 @@ func (r *Reconciler) install(o *object, id lb.ID) (*service, error) {
 		}
 		s = &service{index: index}
 		r.byIndex[index] = s
-		// Continue with the tag of the row's previous owner, so that no slot of that owner can
-		// match.
-		s.words[0] = maps.MakeWord(0, 0, maps.Word(r.tables.Services[index].Words[0]).Tag())
-		r.tables.Services[index] = maps.Service{Words: [maps.Scopes]uint64{uint64(s.words[0]), 0}}
+		// Continue with the tag and the epoch of the row's previous owner, so that no slot and no
+		// client of that owner can match.
+		row := &r.tables.Services[index]
+		s.words[0] = maps.MakeWord(0, 0, maps.Word(row.Words[0]).Tag())
+		*row = maps.Service{Words: [maps.Scopes]uint64{uint64(s.words[0]), 0}, AffinityEpoch: row.AffinityEpoch + 1}
 		r.tables.Names[index] = maps.NameText{}
 		copyText(&r.tables.Names[index], text)
 		r.stats.Writes += 2
@@ -192,6 +193,10 @@ func (r *Reconciler) setTables(s *service, w *lb.Service) error {
 	row := &r.tables.Services[s.index]
 	if (row.Flags^w.Flags)&maps.SourceRanges != 0 {
 		r.beginGuards()
+	}
+	// Who switches affinity off wants its clients spread anew, also when it is on again.
+	if row.AffinitySeconds != 0 && w.AffinitySeconds == 0 {
+		row.AffinityEpoch++
 	}
 	if row.Algorithm != uint8(w.Algorithm) || row.Flags != w.Flags || row.AffinitySeconds != w.AffinitySeconds {
 		row.Algorithm, row.Flags, row.AffinitySeconds = uint8(w.Algorithm), w.Flags, w.AffinitySeconds

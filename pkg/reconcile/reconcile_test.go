@@ -282,6 +282,62 @@ func TestIndexesWaitForReaders(t *testing.T) {
 	}
 }
 
+// TestAffinityIsForgotten checks that clients are forgotten when their service's affinity is switched
+// off, and with the service, but neither when it is switched on or changed nor by a restart.
+func TestAffinityIsForgotten(t *testing.T) {
+	store := model.NewStore("node0")
+	service := web("10.96.0.1")
+	deliver(store, []*model.Service{service}, []*model.Slice{webSlice("10.1.0.1")})
+	tables := NewMemory(maps.Sizes{Svcs: 4, Services: 2, Slots: 8, Backends: 4})
+	r := start(t, store, tables, nil)
+	if err := r.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		name    string
+		seconds uint32
+		begins  bool
+	}{
+		{"on", 60, false},
+		{"longer", 120, false},
+		{"off", 0, true},
+		{"still off", 0, false},
+		{"on again", 60, false},
+	} {
+		was := tables.Services[1].AffinityEpoch
+		changed := *service
+		changed.AffinitySeconds = step.seconds
+		store.SetService(&changed)
+		if err := r.Settle(); err != nil {
+			t.Fatal(err)
+		}
+		row := tables.Services[1]
+		if row.AffinitySeconds != step.seconds || (row.AffinityEpoch != was) != step.begins {
+			t.Errorf("%s: %d seconds in epoch %d, before it was %d", step.name, row.AffinitySeconds, row.AffinityEpoch, was)
+		}
+	}
+
+	was := tables.Services[1].AffinityEpoch
+	r = start(t, store, tables, nil)
+	if err := r.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	if got := tables.Services[1].AffinityEpoch; got != was {
+		t.Errorf("a restart led from epoch %d to %d", was, got)
+	}
+	store.DeleteService(service.Name)
+	if err := r.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	store.SetService(service)
+	if err := r.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	if got := tables.Services[1].AffinityEpoch; got == was {
+		t.Errorf("the next service in the row is still in epoch %d", got)
+	}
+}
+
 func TestOldestServiceOwnsAFrontend(t *testing.T) {
 	old, young := web("10.96.0.1"), web("10.96.0.2")
 	old.ExternalIPs = []netip.Addr{netip.MustParseAddr("203.0.113.1")}

@@ -39,12 +39,15 @@ func TestAffinity(t *testing.T) {
 	// Remove the backend from the scope, as when it terminates and others do not.
 	tables := n.Tables()
 	word := maps.Word(row.Words[maps.ScopeAll])
-	for i := range uint32(word.Len()) {
-		backend := &tables.Backends[maps.SlotBackend(tables.Slots[word.Off()+i])]
-		if maps.BackendAddrPort(*backend).String() == one {
-			atomic.StoreUint32(&backend.Owner, maps.MakeOwner(index, 0))
+	setScopes := func(scopes uint8) {
+		for i := range uint32(word.Len()) {
+			backend := &tables.Backends[maps.SlotBackend(tables.Slots[word.Off()+i])]
+			if maps.BackendAddrPort(*backend).String() == one {
+				atomic.StoreUint32(&backend.Owner, maps.MakeOwner(index, scopes))
+			}
 		}
 	}
+	setScopes(0)
 	moved := only(t, first.do(order{Dial: vip4}))
 	if moved == one {
 		t.Error("a client kept a backend that its service no longer has")
@@ -63,6 +66,20 @@ func TestAffinity(t *testing.T) {
 	row.AffinitySeconds = 3600
 	if got := only(t, second.do(order{Dial: vip4})); got != two {
 		t.Errorf("with affinity again: %s, want the remembered %s", got, two)
+	}
+	setScopes(1 << maps.ScopeAll)
+	// In another epoch nobody is remembered: the next in turn is not the backend of before, and
+	// whichever it is, it is kept.
+	for range len(back4) {
+		row.AffinityEpoch++
+		at := only(t, second.do(order{Dial: vip4}))
+		if at == two {
+			t.Errorf("in epoch %d: still %s", row.AffinityEpoch, two)
+		}
+		if again := only(t, second.do(order{Dial: vip4, Times: 15})); again != at {
+			t.Errorf("in epoch %d: %s, then %s", row.AffinityEpoch, at, again)
+		}
+		two = at
 	}
 }
 
