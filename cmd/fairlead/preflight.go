@@ -17,6 +17,7 @@ import (
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/devices"
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/netfilter"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/preflight"
 )
@@ -120,7 +121,7 @@ func nodeOf(cfg *config.Config, status *observe.Status) (*preflight.Node, error)
 		Cgroup: func() (string, error) { return datapath.CgroupRoot(cfg.CgroupRoot) },
 		BPFFS:  func() (string, error) { return cfg.BPFFS, datapath.CheckBPFFS(cfg.BPFFS) },
 		Memory: func() (preflight.Memory, error) { return mapMemory(cfg) },
-		Chains: sync.OnceValues(preflight.ListChains), Devices: find, XDP: devices.OffersXDP, Own: own,
+		Chains: sync.OnceValues(preflight.ListChains), Devices: find, XDP: devices.OffersXDP, Own: own, Tracked: netfilter.Ends,
 		BigTCP: func() (preflight.LargePackets, error) { return largePackets(cfg, find) },
 	}
 	if cfg.Sockmap == "true" {

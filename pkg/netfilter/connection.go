@@ -77,9 +77,18 @@ func parse(msg []byte) (c Connection, ok bool) {
 	return c, ok && back == c.Proto
 }
 
-// parseTuple parses sender, receiver and protocol.
-func parseTuple(tuple []byte) (sender, receiver netip.AddrPort, by uint8, ok bool) {
-	var src, dst netip.Addr
+// parseEnds parses the addresses that send in the two directions of a record.
+func parseEnds(msg []byte) (client, server netip.Addr, ok bool) {
+	if len(msg) < nl.SizeofNfgenmsg {
+		return client, server, false
+	}
+	msg = msg[nl.SizeofNfgenmsg:]
+	client, _, forth := parseAddrs(attribute(msg, nl.CTA_TUPLE_ORIG))
+	server, _, back := parseAddrs(attribute(msg, nl.CTA_TUPLE_REPLY))
+	return client, server, forth && back
+}
+
+func parseAddrs(tuple []byte) (src, dst netip.Addr, ok bool) {
 	var fromOK, toOK bool
 	for kind, value := range attributes(attribute(tuple, nl.CTA_TUPLE_IP)) {
 		switch kind {
@@ -89,9 +98,15 @@ func parseTuple(tuple []byte) (sender, receiver netip.AddrPort, by uint8, ok boo
 			dst, toOK = netip.AddrFromSlice(value)
 		}
 	}
+	return src, dst, fromOK && toOK
+}
+
+// parseTuple parses sender, receiver and protocol.
+func parseTuple(tuple []byte) (sender, receiver netip.AddrPort, by uint8, ok bool) {
+	src, dst, ok := parseAddrs(tuple)
 	ports := attribute(tuple, nl.CTA_TUPLE_PROTO)
 	proto, from, to := attribute(ports, protoNum), attribute(ports, protoSrc), attribute(ports, protoDst)
-	if !fromOK || !toOK || len(proto) != 1 || proto[0] != unix.IPPROTO_TCP && proto[0] != unix.IPPROTO_UDP || len(from) != 2 || len(to) != 2 {
+	if !ok || len(proto) != 1 || proto[0] != unix.IPPROTO_TCP && proto[0] != unix.IPPROTO_UDP || len(from) != 2 || len(to) != 2 {
 		return sender, receiver, 0, false
 	}
 	return netip.AddrPortFrom(src, binary.BigEndian.Uint16(from)), netip.AddrPortFrom(dst, binary.BigEndian.Uint16(to)), proto[0], true

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"strings"
 	"time"
@@ -50,13 +51,25 @@ func Open() (*Records, error) {
 // Each calls visit with each connection whose destination the stack translates, until visit returns
 // false.
 func (r *Records) Each(visit func(Connection) bool) error {
-	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
-	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC})
-	err := req.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool {
+	return dump(func(msg []byte) bool {
 		c, ok := parse(msg)
 		return !ok || visit(c)
 	})
-	if err != nil {
+}
+
+// Ends calls visit with the two ends of each connection that netfilter tracks in this network
+// namespace, however its addresses are translated on the way, until visit returns false.
+func Ends(visit func(client, server netip.Addr) bool) error {
+	return dump(func(msg []byte) bool {
+		client, server, ok := parseEnds(msg)
+		return !ok || visit(client, server)
+	})
+}
+
+func dump(visit func(msg []byte) bool) error {
+	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
+	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC})
+	if err := req.ExecuteIter(unix.NETLINK_NETFILTER, 0, visit); err != nil {
 		return fmt.Errorf("list netfilter's connections: %w", err)
 	}
 	return nil

@@ -202,3 +202,43 @@ func find(t *testing.T, n *rig.Netns, c Connection) {
 		return nil
 	})
 }
+
+// All connections have ends: translated and not, with ports and without.
+func TestEnds(t *testing.T) {
+	n := tracking(t)
+	w := newWriter(t, n) // one by UDP, within this machine
+	at := netip.MustParseAddrPort
+	for _, c := range []Connection{
+		{Client: at("192.0.2.9:40000"), Dialled: at("192.0.2.1:30001"), Seen: at("192.0.2.1:11730"), Server: at("10.1.0.2:8080")},
+		{Client: at("[2001:db8::9]:40000"), Dialled: at("[2001:db8::1]:30001"), Seen: at("[2001:db8::9]:40000"), Server: at("[fd00::2]:8080")},
+	} {
+		c.Proto, c.Answered, c.Lasting = unix.IPPROTO_TCP, true, true
+		if err := w.Add(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := map[string]int{}
+	in(t, n, func() error {
+		echo, err := net.Dial("ip4:icmp", "127.0.0.2")
+		if err != nil {
+			return err
+		}
+		defer echo.Close()
+		if _, err := echo.Write([]byte{8, 0, 0xf7, 0xff, 0, 0, 0, 0}); err != nil {
+			return err
+		}
+		if err := Ends(func(client, server netip.Addr) bool { got[client.String()+" "+server.String()]++; return true }); err != nil {
+			return err
+		}
+		calls := 0
+		err = Ends(func(netip.Addr, netip.Addr) bool { calls++; return false })
+		if calls != 1 {
+			t.Errorf("visit was called %d times after it had returned false", calls-1)
+		}
+		return err
+	})
+	want := map[string]int{"127.0.0.1 127.0.0.1": 1, "127.0.0.1 127.0.0.2": 1, "192.0.2.9 10.1.0.2": 1, "2001:db8::9 fd00::2": 1}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("ends (-want +got):\n%s", diff)
+	}
+}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"fairlead.io/fairlead/pkg/devices"
 )
 
@@ -198,8 +200,14 @@ func tuningOutcomes() []outcome {
 	}
 	usual := LargePackets{Why4: "too old", Why6: "too small"}
 	noBig := options(func(o *Options) { o.BigTCP = false })
-	flow := func(client, dialled, server, known string) func(*machine) {
-		return set("proc/net/nf_conntrack", ipv4Flow(client, dialled, server, known))
+	flow := func(client, server string) func(*machine) {
+		return func(m *machine) { m.Tracked = tracked([2]string{client, server}) }
+	}
+	unlisted := func(err error) func(*machine) {
+		return func(m *machine) { m.Tracked = func(func(netip.Addr, netip.Addr) bool) error { return err } }
+	}
+	many := func(m *machine) {
+		m.Tracked = tracked(slices.Repeat([][2]string{{"10.1.0.3", "203.0.113.1"}}, maxFlows+1)...)
 	}
 	version := func(words string) func(*machine) { return all(without(debug), set("proc/version", "Linux "+words)) }
 	sockmap := func(unfit string, except ...string) func(*machine) {
@@ -244,15 +252,16 @@ func tuningOutcomes() []outcome {
 		{"host routing", "others'", chained, OK, "--pod-network=chained", ""},
 		{"conntrack", "not there", without("proc/sys/net/netfilter"), OK, "tracks no connections", ""},
 		{"conntrack", "nothing", set("proc/sys/net/netfilter/nf_conntrack_count", "0"), OK, "at present", ""},
-		{"conntrack", "pods to the outside", flow("10.1.0.3", "203.0.113.1", "203.0.113.1", "192.0.2.1"), Warn, "tracks 1 connections, 1 of them of pods, which", "fairlead status"},
-		{"conntrack", "from the outside to pods", all(stack, flow("203.0.113.1", "192.0.2.1", "10.1.0.3", "203.0.113.1")), Warn, "1 of them of pods", "notrack"},
-		{"conntrack", "IPv6", all(stack, flow("fd00:1::5", "2001:db8::1", "2001:db8::1", "fd00:1::5")), Warn, "1 of them of pods", "--host-routing=bpf"},
-		{"conntrack", "the node to its pods", flow("192.0.2.1", "10.1.0.3", "10.1.0.3", "192.0.2.1"), OK, "none is between a pod", ""},
-		{"conntrack", "pods of other nodes", flow("10.2.0.3", "203.0.113.1", "203.0.113.1", "192.0.2.1"), OK, "none is between a pod", ""},
+		{"conntrack", "pods to the outside", flow("10.1.0.3", "203.0.113.1"), Warn, "tracks 1 connections, 1 of them of pods, which", "fairlead status"},
+		{"conntrack", "from the outside to pods", all(stack, flow("203.0.113.1", "10.1.0.3")), Warn, "1 of them of pods", "notrack"},
+		{"conntrack", "IPv6", all(stack, flow("fd00:1::5", "2001:db8::1")), Warn, "1 of them of pods", "--host-routing=bpf"},
+		{"conntrack", "the node to its pods", flow("192.0.2.1", "10.1.0.3"), OK, "none is between a pod", ""},
+		{"conntrack", "pods of other nodes", flow("10.2.0.3", "203.0.113.1"), OK, "none is between a pod", ""},
 		{"conntrack", "no networks of pods", options(func(o *Options) { o.PodCIDRs = []netip.Prefix{} }), Unknown, "tracks 2 connections", ""},
-		{"conntrack", "not listed", without("proc/net"), Unknown, "does not list them", "conntrack -L"},
+		{"conntrack", "not listed", unlisted(unix.EINVAL), Unknown, "does not list them: invalid argument", "modprobe nf_conntrack_netlink"},
+		{"conntrack", "not for everybody", unlisted(unix.EPERM), Unknown, "not permitted", "as root"},
+		{"conntrack", "more than are looked at", many, Warn, "tracks 65536 connections, 65536 of them", "fairlead status"},
 		{"conntrack", "no count", unreadable("proc/sys/net/netfilter/nf_conntrack_count"), Unknown, "could not be checked", ""},
-		{"conntrack", "a line without an end", set("proc/net/nf_conntrack", strings.Repeat("x", 1<<20)), Unknown, "token too long", ""},
 	}
 }
 

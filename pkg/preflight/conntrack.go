@@ -1,13 +1,11 @@
 package preflight
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
 	"slices"
-	"strings"
 )
 
 // maxFlows limits how many connections are read.
@@ -30,10 +28,10 @@ func (n *Node) conntrack() Line {
 	}
 	looked, pods, err := n.podFlows()
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return Line{check, Unknown, "netfilter tracks " + count + " connections, but this kernel does not list them in /proc/net/nf_conntrack", "conntrack -L"}
-	case err != nil:
+	case errors.Is(err, fs.ErrPermission):
 		return unknown(check, err)
+	case err != nil:
+		return Line{check, Unknown, "netfilter tracks " + count + " connections, but the kernel does not list them: " + err.Error(), "modprobe nf_conntrack_netlink"}
 	case pods == 0:
 		return Line{check, OK, fmt.Sprintf("netfilter tracks %d connections; none is between a pod and another machine or pod", looked), ""}
 	case n.Options.PodNetwork == "main" && n.Options.HostRouting == "bpf":
@@ -47,20 +45,14 @@ func (n *Node) conntrack() Line {
 // podFlows counts the listed connections, and those of them between a pod and anything but the node
 // itself.
 func (n *Node) podFlows() (looked, pods int, err error) {
-	file, err := n.open("proc/net/nf_conntrack")
-	if err != nil {
-		return 0, 0, err
-	}
-	defer file.Close()
-	lines := bufio.NewScanner(file)
-	for lines.Scan() && looked < maxFlows {
+	err = n.Tracked(func(client, server netip.Addr) bool {
 		looked++
-		client, server := endsOf(lines.Text())
 		if (n.isPod(client) || n.isPod(server)) && !n.isOwn(client) && !n.isOwn(server) {
 			pods++
 		}
-	}
-	return looked, pods, lines.Err()
+		return looked < maxFlows
+	})
+	return looked, pods, err
 }
 
 func (n *Node) isPod(addr netip.Addr) bool {
@@ -69,24 +61,4 @@ func (n *Node) isPod(addr netip.Addr) bool {
 
 func (n *Node) isOwn(addr netip.Addr) bool {
 	return addr.IsLoopback() || slices.Contains(n.Own, addr)
-}
-
-// endsOf returns the sources of the two directions in a conntrack line. These are the ends of the
-// connection, however its addresses are translated on the way.
-func endsOf(line string) (client, server netip.Addr) {
-	for word := range strings.FieldsSeq(line) {
-		text, ok := strings.CutPrefix(word, "src=")
-		if !ok {
-			continue
-		}
-		addr, err := netip.ParseAddr(text)
-		if err != nil {
-			continue
-		}
-		if client.IsValid() {
-			return client, addr.Unmap()
-		}
-		client = addr.Unmap()
-	}
-	return client, server
 }
