@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -95,6 +96,28 @@ func TestWrite(t *testing.T) {
 	}
 	if charts[0] != charts[1] {
 		t.Error("the same commit gave two charts")
+	}
+}
+
+// So do the real programs, whose modules and data may hold what the small ones do not. It takes two
+// clones of the tree's commit, in directories with names of different lengths.
+func TestWriteReal(t *testing.T) {
+	var digests []string
+	for _, name := range []string{"a", "another"} {
+		clone := filepath.Join(t.TempDir(), name)
+		if out, err := exec.Command("git", "clone", "--quiet", "--no-hardlinks", "../..", clone).CombinedOutput(); err != nil {
+			t.Fatalf("clone this tree: %v\n%s", err, out)
+		}
+		arch := runtime.GOARCH
+		made, err := write(options{output: t.TempDir(), arches: []string{arch}, built: programs(t, clone, arch), chart: filepath.Join(clone, "charts/fairlead")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkFiles(t, made.path)
+		digests = append(digests, made.digest)
+	}
+	if digests[0] != digests[1] {
+		t.Errorf("the same commit gave the images %q", digests)
 	}
 }
 

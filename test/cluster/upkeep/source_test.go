@@ -78,6 +78,9 @@ func (s *source) take() (tallies []tally, err error) {
 	return tallies, nil
 }
 
+// onNode1 begins the names of targets that need no other node than node1.
+const onNode1 = "what stays at "
+
 // startSources sends requests from a pod, from a node and from outside to Services, in every
 // supported way.
 func (f *fixture) startSources() sources {
@@ -106,6 +109,13 @@ func (f *fixture) startSources() sources {
 	for _, a := range addrs("service/echo", "{.spec.clusterIPs[*]}") {
 		both(&pod, "a pod, ClusterIP "+a.String(), a, "80", "80")
 		both(&node, "a node, ClusterIP "+a.String(), a, "80", "80")
+	}
+	for _, a := range addrs("service/stays", "{.spec.clusterIPs[*]}") {
+		both(&pod, "a pod, "+onNode1+a.String(), a, "80", "80")
+		both(&node, "a node, "+onNode1+a.String(), a, "80", "80")
+	}
+	for _, p := range f.Family.Node(1) {
+		both(&outside, "outside, "+onNode1+p.Addr().String(), p.Addr(), "30083", "30084")
 	}
 	for i, name := range f.Names() {
 		for _, p := range f.Family.Node(i + 1) {

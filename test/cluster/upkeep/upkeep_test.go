@@ -35,7 +35,7 @@ var workload string
 var late string
 
 var (
-	thorough = flag.Bool("thorough", false, "switch five values of the chart instead of one, delete agents 20 times, and do without the API server for five minutes")
+	thorough = flag.Bool("thorough", false, "switch eight values of the chart instead of one, delete agents 20 times, and do without the API server for five minutes")
 	family   = flag.String("family", "ipv4", "IP family of the cluster: ipv4, dual or ipv6")
 )
 
@@ -46,9 +46,12 @@ func changes() []change {
 	all := []change{
 		{"loadBalancer.algorithm=maglev", "algorithm", "maglev"},
 		{"loadBalancer.mode=dsr", "dsr", "ipip"},
+		{"loadBalancer.dsrDispatch=geneve", "dsr", "geneve"},
 		{"hostRouting=stack", "host-routing", "stack"},
 		{"loadBalancer.acceleration=disabled", "xdp", "off"},
 		{"socketLB.terminatePodConnections=true", "reset-stale-tcp", "true"},
+		{"bigTCP=true", "big-tcp", "true"},
+		{"sockmap.enabled=true,sockmap.selector=app", "sockmap", "true"},
 	}
 	if *thorough {
 		return all
@@ -173,9 +176,9 @@ func (f *fixture) withoutAPIServer() {
 	f.agents()
 }
 
-// reboot reboots a node that receives requests. Requests that fail while it is down are expected;
-// once it is back, everything must work as before: its pods have networks again, and no state from
-// before the reboot disturbs anyone.
+// reboot reboots a node that receives requests. While it is down, only requests that lead through it
+// may fail. Once it is back, everything must work as before: its pods have networks again, and no
+// state from before the reboot disturbs anyone.
 func (f *fixture) reboot(requests sources) {
 	const name = "node2"
 	f.rig(nil, "reboot", "-prefix", f.Prefix, name)
@@ -188,15 +191,23 @@ func (f *fixture) reboot(requests sources) {
 	f.agents()
 	f.mustAsk("rollout", "status", "daemonset/echo", waitFlag)
 	f.mustAsk("wait", "--for=condition=Ready", "node/"+name, waitFlag)
-	f.await("requests no longer fail after "+name+" is back", func() error {
-		tallies := requests.tallies(f)
-		for _, y := range tallies {
+	var all, staying struct{ sent, failed int }
+	f.await("requests no longer fail after "+name+" is back", func() (bad error) {
+		for _, y := range requests.tallies(f) {
+			all.sent, all.failed = all.sent+y.Requests+y.Held, all.failed+y.Failed
+			if strings.Contains(y.Target, onNode1) {
+				staying.sent, staying.failed = staying.sent+y.Requests+y.Held, staying.failed+y.Failed
+			}
 			if y.Failed > 0 || y.Requests == 0 || y.Held == 0 {
-				return errors.New(y.String())
+				bad = errors.New(y.String())
 			}
 		}
-		return nil
+		return bad
 	})
+	f.t.Logf("until %s was back, %d of %d requests failed", name, all.failed, all.sent)
+	if staying.failed > 0 || staying.sent == 0 {
+		f.t.Errorf("%d of the %d requests failed that need no other node than node1", staying.failed, staying.sent)
+	}
 }
 
 // restartAgent kills the agent of a node, and waits until its kubelet has started another one that
@@ -242,7 +253,8 @@ func (f *fixture) lives(node string) error {
 // uninstall follows the chart's instructions for users, on a cluster whose pods are gone.
 func (f *fixture) uninstall() {
 	f.mustAsk("delete", "daemonset,service", "echo", waitFlag)
-	f.mustAsk("delete", "pod", "client", "late", waitFlag)
+	f.mustAsk("delete", "service", "stays", waitFlag)
+	f.mustAsk("delete", "pod", "client", "late", "stays", waitFlag)
 	f.mustAsk("--namespace=kube-system", "scale", "deployment/coredns", "--replicas=0")
 	f.mustAsk("--namespace=kube-system", "wait", "--for=delete", "pod", "--selector=k8s-app=kube-dns", waitFlag)
 	f.mustAsk("wait", "--for=delete", "pod", "--selector=app=echo", waitFlag)
