@@ -10,10 +10,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -22,20 +24,30 @@ import (
 
 const folder = "../../charts/fairlead"
 
-// helm returns the path of the helm program, which is built once and kept in Go's build cache.
-var helm = sync.OnceValues(func() (string, error) {
-	cmd := exec.Command("go", "tool", "-n", "-modfile=../tools/helm/go.mod", "helm")
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("build helm: %w\n%s", err, &stderr)
-	}
-	return strings.TrimSpace(string(out)), nil
-})
+// helm returns the path of the helm program of a module in test/tools, which is built once and kept
+// in Go's build cache.
+func helm(module string) func() (string, error) {
+	return sync.OnceValues(func() (string, error) {
+		cmd := exec.Command("go", "tool", "-n", "-modfile=../tools/"+module+"/go.mod", "helm")
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
+		if err != nil {
+			return "", fmt.Errorf("build helm: %w\n%s", err, &stderr)
+		}
+		return strings.TrimSpace(string(out)), nil
+	})
+}
+
+var helm4, helm3 = helm("helm"), helm("helm3")
 
 // run runs helm with its own home directory, and returns its output, or what it complains about.
 func run(t testing.TB, args ...string) (string, error) {
+	t.Helper()
+	return runBy(t, helm4, args...)
+}
+
+func runBy(t testing.TB, helm func() (string, error), args ...string) (string, error) {
 	t.Helper()
 	path, err := helm()
 	if err != nil {
@@ -67,7 +79,13 @@ func at(path string, value any) values {
 // template renders the chart with an API server address set. Later values override earlier ones.
 func template(t testing.TB, given ...values) (string, error) {
 	t.Helper()
-	args := []string{"template", "fairlead", folder, "--namespace=kube-system"}
+	return templateBy(t, helm4, given...)
+}
+
+func templateBy(t testing.TB, helm func() (string, error), given ...values) (string, error) {
+	t.Helper()
+	// The version is what a release of helm takes by itself; one built here does not know any.
+	args := []string{"template", "fairlead", folder, "--namespace=kube-system", "--kube-version=1.36.0"}
 	for _, v := range append([]values{at("k8sServiceHost", "192.0.2.1")}, given...) {
 		content, err := json.Marshal(v)
 		if err != nil {
@@ -79,7 +97,7 @@ func template(t testing.TB, given ...values) (string, error) {
 		}
 		args = append(args, "--values="+file)
 	}
-	return run(t, args...)
+	return runBy(t, helm, args...)
 }
 
 func mustTemplate(t testing.TB, given ...values) string {
@@ -144,6 +162,42 @@ func TestLint(t *testing.T) {
 	t.Parallel()
 	if out, err := run(t, "lint", "--strict", "--set=k8sServiceHost=192.0.2.1", folder); err != nil {
 		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// Helm 3, which many users have, makes the same of the chart as helm 4, except for empty lines, and
+// refuses the same.
+func TestHelm3(t *testing.T) {
+	t.Parallel()
+	if version, err := runBy(t, helm3, "version", "--short"); err != nil || !strings.HasPrefix(version, "v3.") {
+		t.Fatalf("helm's version is %q, %v", version, err)
+	}
+	if out, err := runBy(t, helm3, "lint", "--strict", "--kube-version=1.36.0", "--set=k8sServiceHost=192.0.2.1", folder); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	empty := regexp.MustCompile(`\n+`)
+	for name, given := range map[string]values{
+		"defaults":         nil,
+		"everything":       {"metrics": values{"serviceMonitor": values{"enabled": true}, "prometheusRule": values{"enabled": true}, "address": ":10249"}, "dashboards": values{"enabled": true}, "bandwidthManager": values{"enabled": true, "bbr": true}, "sockmap": values{"enabled": true}, "bigTCP": true},
+		"chained":          at("podNetwork", "chained"),
+		"accelerate only":  at("mode", "accelerate-only"),
+		"refused: cleanup": at("cleanup", true),
+		"taken back":       {"nodePort": values{"range": nil}, "conntrack": nil},
+		"refused: mode":    at("loadBalancer.mode", "hybrid"),
+		"refused: name":    at("loadbalancer", values{}),
+		"refused: both":    at("bandwidthManager.bbr", true),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			want, wantErr := template(t, given)
+			have, err := templateBy(t, helm3, given)
+			if diff := cmp.Diff(empty.ReplaceAllString(want, "\n"), empty.ReplaceAllString(have, "\n")); diff != "" {
+				t.Errorf("-helm 4 +helm 3:\n%s", diff)
+			}
+			if refused := strings.HasPrefix(name, "refused"); (err != nil) != refused || (wantErr != nil) != refused {
+				t.Errorf("helm 3: %v\nhelm 4: %v", err, wantErr)
+			}
+		})
 	}
 }
 
