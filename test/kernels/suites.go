@@ -81,6 +81,12 @@ func suites() []suite {
 		{name: "links", pkg: "test/netns/outside", args: []string{"-test.run=^TestLinks$"}, limit: 3 * time.Minute},
 		{name: "sctp", pkg: "test/netns/outside", args: []string{"-test.run=^TestSCTP$"}, limit: 5 * time.Minute},
 		{
+			name: "podsctp", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni"}, args: []string{"-test.run=^TestSCTP"},
+			without: []string{"6.12"}, limit: 8 * time.Minute,
+			// The stack translates nothing here; what the programs leave to it is alike everywhere.
+			alone: []alone{{"6.1", "^TestSCTP(OfOtherNodes)?$/by_the_stack$"}},
+		},
+		{
 			name: "netkit", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni"}, args: []string{"-test.run=^Test(Has)?Netkit"},
 			without: []string{"6.1"}, limit: 6 * time.Minute,
 		},

@@ -21,7 +21,7 @@ func clusterIP(is4 bool, n int) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf("fd03::%d", n))
 }
 
-// serve adds services by TCP and UDP at port 7 of an address, which answers pings too. They have
+// serve adds services by TCP, UDP and SCTP at port 7 of an address, which answers pings too. They have
 // one backend, or none if it is not valid.
 func (n *node) serve(t *testing.T, at, backend netip.Addr) {
 	t.Helper()
@@ -36,7 +36,7 @@ func (n *node) serveAs(t *testing.T, kind uint32, at, backend netip.Addr) {
 	tables, err := m.Tables()
 	n.must(err)
 	defer tables.Close()
-	for _, proto := range []model.Protocol{model.TCP, model.UDP} {
+	for _, proto := range []model.Protocol{model.TCP, model.UDP, model.SCTP} {
 		index := uint32(1)
 		for tables.Services[index].Words[0] != 0 {
 			index++

@@ -56,7 +56,13 @@ func ask(protocol, to string, limit time.Duration) (string, error) {
 		return "refused", nil
 	}
 	network, how, _ := strings.Cut(protocol, "-")
-	conn, err := net.DialTimeout(network, to, limit)
+	var conn net.Conn
+	var err error
+	if network == "sctp" { // with the address to bind to
+		conn, err = rig.DialSCTP(netip.AddrPortFrom(netip.MustParseAddr(how), 0), at, limit)
+	} else {
+		conn, err = net.DialTimeout(network, to, limit)
+	}
 	if err != nil {
 		return "", err
 	}
@@ -67,7 +73,10 @@ func ask(protocol, to string, limit time.Duration) (string, error) {
 		_, err = stream.Write(make([]byte, size))
 		err = errors.Join(err, stream.CloseWrite())
 	} else {
-		question = strings.Repeat("x", map[string]int{"": 8000, "lost": 8000, "small": 100}[how])
+		if size = 8000; how == "small" {
+			size = 100
+		}
+		question = strings.Repeat("x", size)
 		_, err = io.WriteString(conn, question)
 	}
 	if err != nil {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/test/rig"
 )
 
 // patience is how long something expected may take, and hush how long to wait for something that
@@ -66,7 +68,7 @@ func (s *sockets) do(o order) (seen, error) {
 	switch {
 	case o.Serve.IsValid():
 		if o.SCTP {
-			if err := serveSCTP(o.Serve); err != nil {
+			if err := rig.ServeSCTP(o.Serve, func(conn net.Conn) { echo(conn, o.Serve) }); err != nil {
 				return seen{}, err
 			}
 		}
@@ -110,7 +112,7 @@ func (o order) dial() (net.Conn, error) {
 		return o.dialer().Dial("udp", o.Dial.String())
 	}
 	if o.SCTP {
-		return o.associate()
+		return rig.DialSCTP(clientAddr.at(o.Dial.Addr().Is6(), o.From), o.Dial, o.patience())
 	}
 	return o.dialer().Dial("tcp", o.Dial.String())
 }
