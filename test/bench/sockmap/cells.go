@@ -34,6 +34,7 @@ type kind struct {
 	stacked   bool   // measure it over a node's stack too
 	cores     int    // number of core placements, at most
 	waiting   int    // number of these to measure with blocking calls too
+	largest   int    // message, if not the largest of all
 	rounds    int    // multiple of the usual number of rounds
 	count     func(size int) int
 	questions func(size int, where string) []round.Question
@@ -66,6 +67,7 @@ func kinds() []kind {
 			name: "stream after a conversation, at once", run: turns, also: []mode{held}, cores: 2, rounds: 1, count: fewer(30_000, 160<<20),
 			questions: streamed(0),
 		},
+		{name: "streams in both directions", run: mingles, largest: inFlight, cores: 2, rounds: 2, count: fewer(30_000, 80<<20), questions: streamed(goalStream)},
 		{name: "stream after a conversation, later", run: settled, cores: 1, rounds: 3, count: fewer(30_000, 160<<20), questions: streamed(goalStream)},
 	}
 }
@@ -111,6 +113,9 @@ func (o *options) cells(ctx context.Context, report *result.Report, s *stage) er
 		for _, k := range kinds() {
 			for _, at := range k.settings(where) {
 				for _, size := range o.sizes {
+					if k.largest > 0 && size > k.largest {
+						continue
+					}
 					if err := o.cell(ctx, report, s, places[where], &k, at, size); err != nil {
 						return err
 					}

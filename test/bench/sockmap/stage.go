@@ -272,6 +272,11 @@ func (t *talk) pour(count, size int) (both, error) {
 	return t.do(order{Do: "pour", Count: count, Size: size}, order{Do: "sink", Count: count, Size: size})
 }
 
+func (t *talk) mingle(count, size int) (both, error) {
+	both := order{Do: "mingle", Count: count, Size: size}
+	return t.do(both, both)
+}
+
 func (t *talk) close() error {
 	_, err := t.do(order{Do: "close"}, order{Do: "close"})
 	if t.mode == held {

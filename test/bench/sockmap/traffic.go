@@ -120,6 +120,26 @@ func (t *talk) stream(j job, right func(was, is sockmap.Pair) error) (round.Samp
 	return sample, nil
 }
 
+// mingles are streams in both directions at once, over connections that had a conversation before.
+func mingles(t *talk, j job) (round.Sample, error) {
+	if err := t.converse(min(j.size, chat)); err != nil {
+		return round.Sample{}, err
+	}
+	check := t.wentItsWay(j)
+	if t.mode == on { // which way is up to the programs
+		check = func(state, state) error { return nil }
+	}
+	b, err := t.proven(func() (both, error) { return t.mingle(j.count, j.size) }, check)
+	if err != nil {
+		return round.Sample{}, err
+	}
+	sample, bits := b.sample(j), float64(b.client.Bytes+b.server.Bytes)*8
+	sample.Values = map[string]float64{
+		stream: bits / float64(b.client.Took), work: bits / float64(b.client.CPU+b.server.CPU),
+	}
+	return sample, nil
+}
+
 // sample counts what has arrived by its bytes.
 func (b both) sample(j job) round.Sample {
 	return round.Sample{Claimed: b.client.Done, Arrived: b.server.Bytes / uint64(j.size), Took: b.client.Took}

@@ -102,7 +102,7 @@ func workerMain([]string) int {
 func (w *worker) do(o order) (r reply, err error) {
 	steps := map[string]func(order, *reply) error{
 		"listen": w.listen, "accept": w.accept, "dial": w.dial, "ask": w.ask, "answer": w.answer, "pour": w.pour, "sink": w.sink,
-		"visit": w.visit, "host": w.host, "close": w.close,
+		"mingle": w.mingle, "visit": w.visit, "host": w.host, "close": w.close,
 		"entertain": w.entertain, "gather": w.gather, "burst": w.burst, "scatter": w.scatter, "forward": w.forward,
 		"least": w.least, "meet": w.meets, "join": w.join, "relay": w.relay, "hoard": w.hoard, "drain": w.drain, "reset": w.reset, "finish": w.finish,
 	}
@@ -250,6 +250,31 @@ func (w *worker) pour(o order, r *reply) error {
 	}
 	if have, want := binary.BigEndian.Uint64(count[:]), uint64(o.Count)*uint64(o.Size); have != want {
 		return fmt.Errorf("the other end received %d bytes of %d", have, want)
+	}
+	return nil
+}
+
+// inFlight is how many bytes each end of a mingle is ahead of what it has read, which any socket's
+// buffers take.
+const inFlight = 16 << 10
+
+// mingle sends messages and reads as many from the other end, which does the same at the same time:
+// neither waits for an answer.
+func (w *worker) mingle(o order, r *reply) error {
+	message := w.buffer[:o.Size]
+	ahead := min(max(inFlight/o.Size, 1), 32)
+	for i := range o.Count + ahead {
+		if i < o.Count {
+			if err := w.conn.say(message); err != nil {
+				return err
+			}
+		}
+		if i >= ahead {
+			if err := w.conn.fill(message); err != nil {
+				return err
+			}
+			r.Done++
+		}
 	}
 	return nil
 }
