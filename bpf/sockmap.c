@@ -89,9 +89,12 @@ static __always_inline void ask(struct sock *sk, struct end *end, struct pair *p
 
 static __always_inline void read_turn(struct sock *sk, struct end *end, struct pair *pair)
 {
-	__u32 side = end->side & 1;
+	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk), *peer = (void *)pair->sk[!(end->side & 1)];
+	__u32 side = end->side & 1, heard = 0;
 
-	if (pair->last != side + 1) {
+	/* What comes before the other side has read all is no answer. */
+	if (tp && pair->last != side + 1 && !bpf_core_read(&heard, sizeof(heard), &peer->copied_seq) &&
+	    heard == tp->write_seq) {
 		pair->last = side + 1;
 		pair->turns++;
 	}
@@ -279,10 +282,12 @@ static __always_inline enum passing peer_takes(struct tcp_sock *tp, struct tcp_s
 static __always_inline enum passing decide(struct sk_msg_md *msg, struct end *end, struct pair *pair)
 {
 	__u32 side = end->side & 1, other = !side;
-	struct tcp_sock *tp;
+	struct tcp_sock *tp = msg->sk ? bpf_skc_to_tcp_sock(msg->sk) : NULL;
 	enum passing why;
 
-	pair->run[other] = 0;
+	/* Who has not heard all does not answer: both stream at once. */
+	if (tp && has_heard(tp))
+		pair->run[other] = 0;
 	pair->run[side]++;
 	if (pair->spliced & pair->inside & (1 << other) &&
 	    !psock_is_empty(psock_of((struct sock *)pair->sk[other])))
@@ -295,7 +300,6 @@ static __always_inline enum passing decide(struct sk_msg_md *msg, struct end *en
 		end->peer_sk = pair->sk[other];
 		end->peer = pair->cookie[other];
 	}
-	tp = msg->sk ? bpf_skc_to_tcp_sock(msg->sk) : NULL;
 	if (!tp || !end->peer)
 		return PASSING_ALONE;
 	if (pair->run[side] > cfg.run) {

@@ -187,6 +187,12 @@ static __always_inline bool psock_is_empty(struct sk_psock *psock)
 	return next == (void *)psock + bpf_core_field_offset(psock->ingress_msg);
 }
 
+/* Reports whether everything that the other end has sent has been read, by TCP and past it. */
+static __always_inline bool has_heard(const struct tcp_sock *tp)
+{
+	return tp->copied_seq == tp->rcv_nxt && psock_is_empty(psock_of((const struct sock *)tp));
+}
+
 /* Reports whether a process has mapped a socket, as required for zero-copy receive. */
 static __always_inline bool is_mapped(const struct sock *sk)
 {

@@ -88,3 +88,26 @@ func (w *world) pairs() []sockmap.Pair {
 	w.Must(err)
 	return list
 }
+
+// TestMingle checks that two ends that both stream, not waiting for each other, leave for TCP, and
+// do not come back as long as neither answers the other.
+func TestMingle(t *testing.T) {
+	w, c := short(t, sockmap.DefaultLimits())
+	before := w.redirected()
+	c.ok("babble 300")
+	if past := w.redirected() - before; past > 2*uint64(w.Limits.Run) || past == 0 {
+		t.Errorf("%d messages went past TCP, of at most %d from each side", past, w.Limits.Run)
+	}
+	c.ok("hark 300")
+	w.Until("both left", func() bool { p := w.only(); return p.State == "watched" && p.Inside == 0 })
+	before = w.redirected()
+	for range 100 {
+		c.ok("babble 20")
+		c.ok("hark 20")
+	}
+	if p := w.only(); p.State != "watched" || w.redirected() != before {
+		t.Errorf("they came back: %+v", p)
+	}
+	c.ask(100, 100)
+	w.Until("admission of a conversation", func() bool { return w.only().State == "short" })
+}
