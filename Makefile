@@ -31,9 +31,9 @@ endif
 NOT_UNIT := test/(bpf|twin|golden|netns|podnet|sockmap|apiserver|chart|cluster|kernels|bench|layout|rig)|pkg/source/kube
 # Packages of pure functions: the race detector finds nothing there, and makes their long property tests twelve times slower.
 PURE := pkg/lb
-PRIVILEGED := test-bpf test-twin test-netns test-bench test-kernels test-cluster test-e2e
+PRIVILEGED := test-bpf test-twin test-netns test-bench test-kernels test-cluster test-upkeep test-e2e
 BENCHES := bandwidth control datapath keys podnet socket sockmap
-PARTS := verify lint test-unit test-bpf test-twin test-golden test-oracle test-apiserver test-chart test-netns test-bench test-kernels test-cluster test-e2e
+PARTS := verify lint test-unit test-bpf test-twin test-golden test-oracle test-apiserver test-chart test-netns test-bench test-kernels test-cluster test-upkeep test-e2e
 
 .PHONY: help
 help: ## show this list
@@ -150,6 +150,11 @@ pin-kernels: ## pin the newest package of every kernel that test-kernels boots
 test-cluster: ## test the code that starts the cluster below (root)
 	$(GO) run ./test/cluster build
 	$(GO) test -count=1 -timeout 15m $$($(GO) list ./test/cluster/... | grep -v /upkeep)
+
+.PHONY: test-upkeep
+test-upkeep: ## upgrade, lose and remove the agents of a cluster and reboot a node while requests are sent: the core of "make upkeep" (root)
+	$(GO) run ./test/cluster build >/dev/null
+	$(GO) test -count=1 -timeout 15m ./test/cluster/upkeep -run '^TestUpkeep$$' -skip '^TestUpkeep$$/^(Prometheus|no_API_server)$$' -family $(FAMILY)
 
 .PHONY: upkeep
 upkeep: ## install, upgrade, lose and remove the agents of a cluster while requests are sent: FAMILY, ARGS=-thorough (root; minutes)

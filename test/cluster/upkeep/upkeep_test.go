@@ -254,7 +254,7 @@ func (f *fixture) lives(node string) error {
 func (f *fixture) uninstall() {
 	f.mustAsk("delete", "daemonset,service", "echo", waitFlag)
 	f.mustAsk("delete", "service", "stays", waitFlag)
-	f.mustAsk("delete", "pod", "client", "late", "stays", waitFlag)
+	f.mustAsk("delete", "pod", "client", "late", "leaving", "stays", "--ignore-not-found", waitFlag)
 	f.mustAsk("--namespace=kube-system", "scale", "deployment/coredns", "--replicas=0")
 	f.mustAsk("--namespace=kube-system", "wait", "--for=delete", "pod", "--selector=k8s-app=kube-dns", waitFlag)
 	f.mustAsk("wait", "--for=delete", "pod", "--selector=app=echo", waitFlag)
