@@ -16,18 +16,18 @@
 /* After this many ticks no fragment is completed by a row. */
 #define SWEEP_DATAGRAM_TICKS 60
 
-/* A client remembered in another epoch is forgotten already. The row may become another client's
- * before it is deleted; that client then gets a new choice. */
+/* A client remembered in another epoch has no time left. The row may become another client's before
+ * it is deleted; that client then gets a new choice. */
 static long sweep_client(void *map, const struct affinity_key *key, const struct affinity *known, __u64 *now)
 {
 	struct affinity_key client = *key;
 	__u32 index = client.service;
 	struct service *service = bpf_map_lookup_elem(&services, &index);
-	__u64 keep = 0;
+	__u64 keep = SWEEP_CLIENT_NS;
 
 	(void)map;
 	if (service && service->affinity_epoch == known->epoch)
-		keep = SWEEP_CLIENT_NS + service->affinity_seconds * 1000000000ULL;
+		keep += service->affinity_seconds * 1000000000ULL;
 	if ((__s64)(*now - known->last) > (__s64)keep && !bpf_map_delete_elem(&affinity, &client))
 		turnover_deleted_late(LRU_AFFINITY, 1);
 	return 0;

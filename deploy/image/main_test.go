@@ -100,7 +100,8 @@ func TestWrite(t *testing.T) {
 }
 
 // So do the real programs, whose modules and data may hold what the small ones do not. It takes two
-// clones of the tree's commit, in directories with names of different lengths.
+// clones of the tree's commit, in directories with names of different lengths. The second clone finds
+// the compiled packages of the first in Go's cache; it links them anew.
 func TestWriteReal(t *testing.T) {
 	var digests []string
 	for _, name := range []string{"a", "another"} {

@@ -33,17 +33,19 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tables.Close()
-	tables.Services[1].AffinitySeconds = 3600
+	tables.Services[1].AffinitySeconds, tables.Services[1].AffinityEpoch = 3600, 7
 	for client, c := range map[uint32]struct {
 		service uint32
 		idle    time.Duration
+		epoch   uint32
 	}{
-		1: {1, 0}, 2: {1, 3601 * time.Second}, 3: {1, 4100 * time.Second}, 4: {1, 4300 * time.Second},
-		5: {2, 500 * time.Second}, 6: {2, 700 * time.Second}, // a service that no longer has affinity
-		7: {1 << 23, 700 * time.Second}, 8: {1, -time.Second}, // a packet came after the clock was read
+		1: {1, 0, 7}, 2: {1, 3601 * time.Second, 7}, 3: {1, 4100 * time.Second, 7}, 4: {1, 4300 * time.Second, 7},
+		5: {2, 500 * time.Second, 0}, 6: {2, 700 * time.Second, 0}, // a service that no longer has affinity
+		7: {1 << 23, 700 * time.Second, 0}, 8: {1, -time.Second, 7}, // a packet came after the clock was read
+		9: {1, 500 * time.Second, 6}, 10: {1, 700 * time.Second, 6}, // forgotten
 	} {
 		key := fairleadmaps.AffinityKey{Client: bpf.MapsAddr{Word: [4]uint32{client}}, Service: c.service}
-		row := fairleadmaps.Affinity{Last: uint64(clock.Nano()) - uint64(c.idle)}
+		row := fairleadmaps.Affinity{Last: uint64(clock.Nano()) - uint64(c.idle), Epoch: c.epoch}
 		if err := w.maps.Affinity.Put(key, row); err != nil {
 			t.Fatal(err)
 		}
@@ -69,13 +71,13 @@ func TestSweep(t *testing.T) {
 	for rows := w.maps.Frags.Iterate(); rows.Next(&datagram, &ports); {
 		datagrams[datagram.Id] = true
 	}
-	if diff := cmp.Diff([]uint32{1, 2, 3, 5, 8}, slices.Sorted(maps.Keys(clients))); diff != "" {
+	if diff := cmp.Diff([]uint32{1, 2, 3, 5, 8, 9}, slices.Sorted(maps.Keys(clients))); diff != "" {
 		t.Errorf("clients (-want +have):\n%s", diff)
 	}
 	if diff := cmp.Diff([]uint32{1, 2, 3}, slices.Sorted(maps.Keys(datagrams))); diff != "" {
 		t.Errorf("datagrams (-want +have):\n%s", diff)
 	}
-	for name, want := range map[string]uint64{"affinity": 3, "frags": 2} {
+	for name, want := range map[string]uint64{"affinity": 4, "frags": 2} {
 		if have, err := fairleadmaps.ReadTurnover(w.maps.Turnover, name); err != nil || have.Deleted != want || have.Made != 0 {
 			t.Errorf("%s: %+v (%v), want %d deleted", name, have, err, want)
 		}

@@ -58,11 +58,13 @@ func (r *Records) Each(visit func(Connection) bool) error {
 }
 
 // Ends calls visit with the two ends of each connection that netfilter tracks in this network
-// namespace, however its addresses are translated on the way, until visit returns false.
-func Ends(visit func(client, server netip.Addr) bool) error {
+// namespace, however its addresses are translated on the way.
+func Ends(visit func(client, server netip.Addr)) error {
 	return dump(func(msg []byte) bool {
-		client, server, ok := parseEnds(msg)
-		return !ok || visit(client, server)
+		if client, server, ok := parseEnds(msg); ok {
+			visit(client, server)
+		}
+		return true
 	})
 }
 

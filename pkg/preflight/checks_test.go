@@ -204,10 +204,7 @@ func tuningOutcomes() []outcome {
 		return func(m *machine) { m.Tracked = tracked([2]string{client, server}) }
 	}
 	unlisted := func(err error) func(*machine) {
-		return func(m *machine) { m.Tracked = func(func(netip.Addr, netip.Addr) bool) error { return err } }
-	}
-	many := func(m *machine) {
-		m.Tracked = tracked(slices.Repeat([][2]string{{"10.1.0.3", "203.0.113.1"}}, maxFlows+1)...)
+		return func(m *machine) { m.Tracked = func(func(netip.Addr, netip.Addr)) error { return err } }
 	}
 	version := func(words string) func(*machine) { return all(without(debug), set("proc/version", "Linux "+words)) }
 	sockmap := func(unfit string, except ...string) func(*machine) {
@@ -260,7 +257,7 @@ func tuningOutcomes() []outcome {
 		{"conntrack", "no networks of pods", options(func(o *Options) { o.PodCIDRs = []netip.Prefix{} }), Unknown, "tracks 2 connections", ""},
 		{"conntrack", "not listed", unlisted(unix.EINVAL), Unknown, "does not list them: invalid argument", "modprobe nf_conntrack_netlink"},
 		{"conntrack", "not for everybody", unlisted(unix.EPERM), Unknown, "not permitted", "as root"},
-		{"conntrack", "more than are looked at", many, Warn, "tracks 65536 connections, 65536 of them", "fairlead status"},
+		{"conntrack", "no room for the list", unlisted(unix.ENOBUFS), Unknown, "could not be checked: no buffer space", ""},
 		{"conntrack", "no count", unreadable("proc/sys/net/netfilter/nf_conntrack_count"), Unknown, "could not be checked", ""},
 	}
 }

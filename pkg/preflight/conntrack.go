@@ -6,10 +6,9 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
-)
 
-// maxFlows limits how many connections are read.
-const maxFlows = 65536
+	"golang.org/x/sys/unix"
+)
 
 // conntrack checks whether netfilter still tracks connections of pods, which costs each of their
 // packets two lookups.
@@ -28,10 +27,10 @@ func (n *Node) conntrack() Line {
 	}
 	looked, pods, err := n.podFlows()
 	switch {
-	case errors.Is(err, fs.ErrPermission):
-		return unknown(check, err)
-	case err != nil:
+	case errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT):
 		return Line{check, Unknown, "netfilter tracks " + count + " connections, but the kernel does not list them: " + err.Error(), "modprobe nf_conntrack_netlink"}
+	case err != nil:
+		return unknown(check, err)
 	case pods == 0:
 		return Line{check, OK, fmt.Sprintf("netfilter tracks %d connections; none is between a pod and another machine or pod", looked), ""}
 	case n.Options.PodNetwork == "main" && n.Options.HostRouting == "bpf":
@@ -45,12 +44,11 @@ func (n *Node) conntrack() Line {
 // podFlows counts the listed connections, and those of them between a pod and anything but the node
 // itself.
 func (n *Node) podFlows() (looked, pods int, err error) {
-	err = n.Tracked(func(client, server netip.Addr) bool {
+	err = n.Tracked(func(client, server netip.Addr) {
 		looked++
 		if (n.isPod(client) || n.isPod(server)) && !n.isOwn(client) && !n.isOwn(server) {
 			pods++
 		}
-		return looked < maxFlows
 	})
 	return looked, pods, err
 }

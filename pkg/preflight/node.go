@@ -43,9 +43,8 @@ type Node struct {
 	XDP     func(index int) (offered bool, err error)
 	BigTCP  func() (LargePackets, error)
 	Own     []netip.Addr // addresses of the node
-	// Tracked calls visit with the ends of each connection that netfilter tracks, until visit
-	// returns false.
-	Tracked func(visit func(client, server netip.Addr) bool) error
+	// Tracked calls visit with the ends of each connection that netfilter tracks.
+	Tracked func(visit func(client, server netip.Addr)) error
 	// Sockmap returns why no connection may bypass TCP on this kernel, or "", and the differences
 	// from TCP that it has. It is nil if none should. Processes named in Except always use TCP.
 	Sockmap  func() (unfit string, differences []string)
