@@ -62,8 +62,8 @@ func requireSCTP(t *testing.T, what string, ns *rig.Netns, from, to, want netip.
 }
 
 // SCTP sockets are not pointed at backends, so what pods and nodes send to Services is balanced at
-// the devices. It reaches pods of the node, the sender itself among them, and is told apart from
-// what pods send each other directly.
+// the devices. It reaches pods of the node, the sender itself among them, as does what pods send each
+// other directly.
 func TestSCTP(t *testing.T) {
 	rig.Root(t)
 	rig.SCTP(t)

@@ -78,7 +78,7 @@ func (s *source) take() (tallies []tally, err error) {
 	return tallies, nil
 }
 
-// onNode1 begins the names of targets that need no other node than node1.
+// onNode1 is in the names of targets that need no other node than node1.
 const onNode1 = "what stays at "
 
 // startSources sends requests from a pod, from a node and from outside to Services, in every
