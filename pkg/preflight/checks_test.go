@@ -72,11 +72,11 @@ func baseOutcomes() []outcome {
 		{"kernel", "too old", kernel(nil, errors.New("lacks all")), Fail, "Linux 6.12.1: lacks all", "boot Linux 6.1"},
 		{"kernel", "lacks a feature", kernel([]string{"refuse", "fly"}, nil), Warn, "cannot refuse, or fly", "boot a newer one"},
 		{"kernel", "may not be asked", kernel(nil, denied()), Unknown, "Linux 6.12.1; its features could not be checked", "as root"},
-		{"kernel", "no release", without("proc/sys/kernel"), Unknown, "could not be checked", ""},
+		{"kernel", "no release", without("proc/sys/kernel"), Unknown, "could not be checked", "all of /proc"},
 		{"jit", "off", set("proc/sys/net/core/bpf_jit_enable", "0"), Warn, "interpreted", "bpf_jit_enable=1"},
 		{"jit", "logs", set("proc/sys/net/core/bpf_jit_enable", "2\n"), Warn, "is 2, which logs", "bpf_jit_enable=1"},
 		{"jit", "hardened", set("proc/sys/net/core/bpf_jit_harden", "2"), Warn, "bpf_jit_harden=2", "bpf_jit_harden=1"},
-		{"jit", "none", without("proc/sys/net/core"), Unknown, "no BPF compiler", ""},
+		{"jit", "none", without("proc/sys/net/core"), Unknown, "no BPF compiler", "CONFIG_BPF_JIT"},
 		{"jit", "cannot be read", unreadable("proc/sys/net/core/bpf_jit_enable"), Unknown, "could not be checked", ""},
 		{"cgroup2", "not mounted", cgroup(errors.New("no mount")), Warn, "no mount", "fairlead init"},
 		{"cgroup2", "not in the kernel", all(cgroup(errors.New("no mount")), set("proc/filesystems", "nodev cgroup\n")), Fail, "built without it: no mount", "boot a kernel"},
@@ -99,7 +99,7 @@ func baseOutcomes() []outcome {
 			set("sys/fs/cgroup/cgroup.procs", "7\n"), set(limit, "1000")), OK, "the machine has", ""},
 		{"memory", "a small machine", set("proc/meminfo", "MemTotal: 700000 kB\n"), Warn, "has 684 MiB", "--conntrack-max"},
 		{"memory", "no size known", memory(0, 0, errors.New("no maps")), Unknown, "no maps", ""},
-		{"memory", "no total", set("proc/meminfo", "MemFree: 1\n"), Unknown, "has no MemTotal", ""},
+		{"memory", "no total", set("proc/meminfo", "MemFree: 1\n"), Unknown, "has no MemTotal", "run the command again"},
 		{"memory", "a strange total", set("proc/meminfo", "MemTotal: much kB\n"), Unknown, "invalid syntax", ""},
 		{"forwarding", "off for IPv6", set("proc/sys/net/ipv6/conf/all/forwarding", "0"), Warn, "net.ipv6.conf.all.forwarding is off", "fairlead init"},
 		{"forwarding", "no IPv6", without("proc/sys/net/ipv6"), OK, "on", ""},
@@ -171,7 +171,7 @@ func deviceOutcomes() []outcome {
 		{"device eth0", "no native XDP", xdp(false, nil), OK, "the driver has no native XDP; the programs at tc", ""},
 		{"device eth0", "XDP asked for in vain", all(xdp(false, nil), mode(devices.Native)), Fail, "has no native XDP", "--xdp=auto"},
 		{"device eth0", "not told", xdp(false, fmt.Errorf("x: %w", devices.ErrNotTold)), OK, "will show when the agent attaches", ""},
-		{"device eth0", "not known", xdp(false, denied()), Unknown, "native XDP: look: permission", ""},
+		{"device eth0", "not known", xdp(false, denied()), Unknown, "native XDP: look: permission", "as root"},
 		{"device eth0", "generic", mode(devices.Generic), Warn, "generic XDP", "--xdp=auto"},
 		{"device eth0", "off", mode(devices.Off), OK, "no XDP: off", ""},
 		{"device eth0", "a veth", func(m *machine) { m.link(func(d *devices.Device) { d.Kind = "veth" }) }, OK, "no XDP: packets on a veth", ""},
@@ -254,7 +254,7 @@ func tuningOutcomes() []outcome {
 		{"conntrack", "IPv6", all(stack, flow("fd00:1::5", "2001:db8::1")), Warn, "1 of them of pods", "--host-routing=bpf"},
 		{"conntrack", "the node to its pods", flow("192.0.2.1", "10.1.0.3"), OK, "none is between a pod", ""},
 		{"conntrack", "pods of other nodes", flow("10.2.0.3", "203.0.113.1"), OK, "none is between a pod", ""},
-		{"conntrack", "no networks of pods", options(func(o *Options) { o.PodCIDRs = []netip.Prefix{} }), Unknown, "tracks 2 connections", ""},
+		{"conntrack", "no networks of pods", options(func(o *Options) { o.PodCIDRs = []netip.Prefix{} }), Unknown, "tracks 2 connections", "--pod-cidrs"},
 		{"conntrack", "not listed", unlisted(unix.EINVAL), Unknown, "does not list them: invalid argument", "modprobe nf_conntrack_netlink"},
 		{"conntrack", "not for everybody", unlisted(unix.EPERM), Unknown, "not permitted", "as root"},
 		{"conntrack", "no room for the list", unlisted(unix.ENOBUFS), Unknown, "could not be checked: no buffer space", ""},
@@ -278,8 +278,8 @@ func TestOutcomes(t *testing.T) {
 			if l.State != o.state || !strings.Contains(l.Found, o.found) || !strings.Contains(l.Cure, o.cure) {
 				t.Errorf("%+v,\nwant %s: ...%s... -> ...%s...", l, o.state, o.found, o.cure)
 			}
-			if needs := l.State == Warn || l.State == Fail; needs && o.cure == "" || l.State == OK && l.Cure != "" {
-				t.Errorf("exactly warnings and failures must have a cure: %+v", l)
+			if needs := l.State == Warn || l.State == Fail; needs && o.cure == "" || (l.State == OK) != (l.Cure == "") {
+				t.Errorf("every line but those that are ok must have a cure: %+v", l)
 			}
 		})
 	}

@@ -23,7 +23,8 @@ func (n *Node) conntrack() Line {
 	case count == "0":
 		return Line{check, OK, "netfilter tracks no connections at present", ""}
 	case len(n.Options.PodCIDRs) == 0:
-		return Line{check, Unknown, "netfilter tracks " + count + " connections; without --pod-cidrs or an agent it is not known which are pods'", ""}
+		return Line{check, Unknown, "netfilter tracks " + count + " connections; without --pod-cidrs or an agent it is not known which are pods'",
+			"run the command in the agent's container, or with --pod-cidrs"}
 	}
 	looked, pods, err := n.podFlows()
 	switch {

@@ -54,7 +54,7 @@ func (n *Node) device(d *devices.Device) Line {
 			say("whether the driver has native XDP will show when the agent attaches it")
 		case err != nil:
 			say("it is not known whether the driver has native XDP: " + err.Error())
-			help(Unknown, "")
+			help(Unknown, tellBy(err))
 		case offered:
 			say("native XDP")
 		case n.Options.XDP == devices.Native:

@@ -32,7 +32,8 @@ func (n *Node) jit() Line {
 	enabled, err := n.read(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return Line{check, Unknown, "there is no net.core.bpf_jit_enable: the kernel has no BPF compiler, or this is not the node's own network namespace", ""}
+		return Line{check, Unknown, "there is no net.core.bpf_jit_enable: the kernel has no BPF compiler, or this is not the node's own network namespace",
+			"run the command on the node; if it says the same there, boot a kernel that was built with CONFIG_BPF_JIT"}
 	case err != nil:
 		return unknown(check, err)
 	case enabled == "0":

@@ -101,11 +101,19 @@ func (n *Node) contained() bool {
 
 // unknown returns the line for a check that failed with err.
 func unknown(check string, err error) Line {
-	l := Line{Check: check, State: Unknown, Found: "it could not be checked: " + err.Error()}
-	if errors.Is(err, fs.ErrPermission) {
-		l.Cure = "run the command as root, on the node or in the agent's container"
+	return Line{check, Unknown, "it could not be checked: " + err.Error(), tellBy(err)}
+}
+
+// tellBy returns how to learn what could not be learnt because of err.
+func tellBy(err error) string {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return "run the command as root, on the node or in the agent's container"
+	case errors.Is(err, fs.ErrNotExist):
+		return "run the command where all of /proc and /sys is visible, as on the node; the kernel may also lack this"
+	default:
+		return "mend what the error says and run the command again; the agent may work nevertheless"
 	}
-	return l
 }
 
 func mib(bytes uint64) string { return fmt.Sprintf("%d MiB", (bytes+1<<20-1)>>20) }
