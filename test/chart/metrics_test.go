@@ -199,26 +199,32 @@ func TestMonitoring(t *testing.T) {
 			}
 		}
 	}
-	for value, of := range map[string]string{"podMonitor": "podmonitor.yaml", "serviceMonitor": "servicemonitor.yaml"} {
+	const common = "map[sourceLabels:[__meta_kubernetes_pod_node_name] targetLabel:node] map[replacement:fairlead targetLabel:job]"
+	for value, want := range map[string]struct{ of, port, relabelings string }{
+		"serviceMonitor": {"servicemonitor.yaml", "metrics", common},
+		"podMonitor": {"podmonitor.yaml", "", common + " map[action:keep regex:agent sourceLabels:[__meta_kubernetes_pod_container_name]]" +
+			" map[regex:([^:]+) replacement:$1:10249 sourceLabels:[__meta_kubernetes_pod_ip] targetLabel:__address__]" +
+			" map[regex:(.*:.*) replacement:[$1]:10249 sourceLabels:[__meta_kubernetes_pod_ip] targetLabel:__address__]"},
+	} {
 		all := render(t, reached, at("metrics."+value, values{"enabled": true, "interval": "7s", "labels": values{"release": "p"}}))
 		var monitor struct {
 			Metadata struct{ Labels map[string]string }
 			Spec     struct {
 				Selector                       struct{ MatchLabels map[string]string }
 				PodMetricsEndpoints, Endpoints []struct {
-					PortNumber           int
 					Port, Path, Interval string
+					PortNumber           int // selects only ports that containers declare, and these declare none
 					Relabelings          []map[string]any
 				}
 			}
 		}
-		decode(t, find(all, of), &monitor)
+		decode(t, find(all, want.of), &monitor)
 		endpoints := append(monitor.Spec.PodMetricsEndpoints, monitor.Spec.Endpoints...)
-		if len(endpoints) != 1 || endpoints[0].Path != "/metrics" || endpoints[0].Interval != "7s" || endpoints[0].PortNumber != 10249 && endpoints[0].Port != "metrics" {
+		if len(endpoints) != 1 || endpoints[0].Path != "/metrics" || endpoints[0].Interval != "7s" || endpoints[0].PortNumber != 0 || endpoints[0].Port != want.port {
 			t.Errorf("%s: %+v", value, endpoints)
 		}
-		if fmt.Sprint(endpoints[0].Relabelings) != "[map[sourceLabels:[__meta_kubernetes_pod_node_name] targetLabel:node] map[replacement:fairlead targetLabel:job]]" {
-			t.Errorf("%s: %v", value, endpoints[0].Relabelings)
+		if have := fmt.Sprint(endpoints[0].Relabelings); have != "["+want.relabelings+"]" {
+			t.Errorf("%s: %v", value, have)
 		}
 		pods := daemonSet(t).Spec.Template.Labels
 		for name, want := range monitor.Spec.Selector.MatchLabels {

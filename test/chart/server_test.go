@@ -75,7 +75,7 @@ func release(t *testing.T, server *apiserver.Server) {
 	notes := mustRun("install", "fairlead", folder)
 	for _, want := range []string{
 		"NetworkPolicies are not enforced", "kubectl -n kube-system rollout status daemonset/fairlead",
-		"kubectl -n kube-system exec daemonset/fairlead -c agent -- /fairlead status", "--set cleanup=true --wait --wait-for-jobs fairlead CHART",
+		"kubectl -n kube-system exec daemonset/fairlead -c agent -- /fairlead status", "--set cleanup=true --wait --wait-for-jobs fairlead CHART", "--set drain=10m",
 	} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("the notes lack %q: %s", want, notes)
