@@ -46,60 +46,95 @@ func TestUnfit(t *testing.T) {
 	}
 }
 
-// An agent that cannot let connections bypass TCP goes on without, since it serves Services too. It
-// says why, returns to TCP what an earlier agent left, and tries again.
-func TestAcceleratorTriesAgain(t *testing.T) {
-	rig.Root(t)
+// earlier returns the options of an agent on a node where an earlier agent has let connections
+// bypass TCP, and which has been tested with this result.
+func earlier(t *testing.T, result string) *config.Config {
+	t.Helper()
 	cfg := &config.Config{BPFFS: rig.BPFFS(t), StateDir: t.TempDir(), Sockmap: "true"}
-	log := slog.New(slog.DiscardHandler)
-	earlier, err := sockmap.Open(sockmap.Config{BPFFS: cfg.BPFFS, Limits: limitsOf(cfg), Log: log})
+	s, err := sockmap.Open(sockmap.Config{BPFFS: cfg.BPFFS, Limits: limitsOf(cfg), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := earlier.Switch(true); err != nil {
+	if err := s.Switch(true); err != nil {
 		t.Fatal(err)
 	}
-	if err := earlier.Close(); err != nil {
+	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	of, err := fitness(limitsOf(cfg))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(sockmapFile(cfg), []byte(of+"\nfit\n"), 0o600); err != nil {
+	if err := os.WriteFile(sockmapFile(cfg), []byte(of+"\n"+result+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return cfg
+}
+
+// accelerating starts the accelerator of an agent, which ends with the test. It returns a function
+// that waits until the reason the agent gives, and what is pinned, are as expected.
+func accelerating(t *testing.T, cfg *config.Config) (until func(what string, is func(why string, pins sockmap.View) bool)) {
+	t.Helper()
+	a := &accelerator{
+		cfg: cfg, store: model.NewStore("node"), host: 1, limited: rated, log: slog.New(slog.DiscardHandler), pause: 50 * time.Millisecond,
+	}
+	running := newTasks(t.Context())
+	t.Cleanup(running.end)
+	if err := a.start(running.start, func(model.Key, string, model.Problem) {}); err != nil {
+		t.Fatal(err)
+	}
+	return func(what string, is func(why string, pins sockmap.View) bool) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+			status, why := a.status(), ""
+			if status != nil {
+				why = status.Error
+			}
+			pins, err := sockmap.Read(cfg.BPFFS)
+			if err == nil && is(why, pins) {
+				return
+			}
+			if time.Now().After(end) || running.ctx.Err() != nil {
+				t.Fatalf("%s: status %+v, pins %+v, %v; the agent: %v", what, status, pins, err, running.ctx.Err())
+			}
+		}
+	}
+}
+
+// An agent that cannot let connections bypass TCP goes on without, since it serves Services too. It
+// says why, returns to TCP what an earlier agent left, and tries again.
+func TestAcceleratorTriesAgain(t *testing.T) {
+	rig.Root(t)
+	cfg := earlier(t, "fit")
 	stray := filepath.Join(sockmap.Dir(cfg.BPFFS), "stray") // there are no pins in it
 	if err := os.Mkdir(stray, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	a := &accelerator{
-		cfg: cfg, store: model.NewStore("node"), host: 1, limited: rated, log: log, pause: 50 * time.Millisecond,
-	}
-	running := newTasks(t.Context())
-	defer running.end()
-	if err := a.start(running.start, func(model.Key, string, model.Problem) {}); err != nil {
-		t.Fatal(err)
-	}
-	until := func(what string, is func(status string, on bool) bool) {
-		t.Helper()
-		for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-			status, word := a.status(), ""
-			if status != nil {
-				word = status.Error
-			}
-			view, err := sockmap.Read(cfg.BPFFS)
-			if err == nil && is(word, view.On) {
-				return
-			}
-			if time.Now().After(end) || running.ctx.Err() != nil {
-				t.Fatalf("%s: status %+v, pins %+v, %v; the agent: %v", what, status, view, err, running.ctx.Err())
-			}
-		}
-	}
-	until("all to be off, and why", func(why string, on bool) bool { return !on && strings.Contains(why, stray) })
+	until := accelerating(t, cfg)
+	until("all to be off, and why", func(why string, pins sockmap.View) bool { return !pins.On && strings.Contains(why, stray) })
 	if err := os.Remove(stray); err != nil {
 		t.Fatal(err)
 	}
-	until("all to be on", func(why string, on bool) bool { return on && why == "" })
+	until("all to be on", func(why string, pins sockmap.View) bool { return pins.On && why == "" })
+}
+
+// An agent that should not let connections bypass TCP, or must not, returns to TCP what an earlier
+// one left.
+func TestAcceleratorRetires(t *testing.T) {
+	rig.Root(t)
+	for name, c := range map[string]struct{ option, result, why string }{
+		"off":   {"false", "fit", ""},
+		"unfit": {"true", "it loses bytes", "it loses bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := earlier(t, c.result)
+			cfg.Sockmap = c.option
+			if pins, err := sockmap.Read(cfg.BPFFS); err != nil || !pins.On {
+				t.Fatalf("before: %+v, %v", pins, err)
+			}
+			until := accelerating(t, cfg)
+			until("all to be off", func(why string, pins sockmap.View) bool { return !pins.On && strings.Contains(why, c.why) })
+			until("no pins", func(_ string, pins sockmap.View) bool { return !pins.Pinned })
+		})
+	}
 }

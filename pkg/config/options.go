@@ -264,8 +264,8 @@ func Options() []Option {
 		},
 		{
 			Name: "sockmap-blocking", Default: "false", Values: []string{"true", "false"},
-			Usage: "with --sockmap=true, whether to accelerate sockets that are read by blocking calls too. On them, a signal ends such a call with " +
-				"EAGAIN instead of restarting it",
+			Usage: "with --sockmap=true, whether to accelerate sockets that are read by blocking calls too. On them, whatever wakes such a call without " +
+				"data, as a signal or a reset does, ends it with EAGAIN",
 			field: func(c *Config) *string { return &c.SockmapBlocking },
 		},
 		{

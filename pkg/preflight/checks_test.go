@@ -284,3 +284,32 @@ func TestOutcomes(t *testing.T) {
 		})
 	}
 }
+
+// Wherever connections may bypass TCP, the line says in full what differs on this kernel, and what is
+// not recognized.
+func TestDifferencesTold(t *testing.T) {
+	differences := []string{ // the longest ones there are
+		"readers by edge-triggered epoll use TCP", "FIONREAD says that 1000 bytes wait when it is 1000",
+		"MSG_WAITALL returns with less than was asked for", "a signal ends a blocking read (resource temporarily unavailable)",
+	}
+	told := append([]string{
+		"SO_ZEROCOPY", "MSG_WAITALL", "FIONREAD", "kTLS", "blocking reads", "edge-triggered epoll", "an epoll within an epoll", "io_uring's poll", "SIGIO",
+	}, differences...)
+	for state, change := range map[State]func(*machine){
+		OK: func(*machine) {}, Warn: all(set("proc/55/comm", "haproxy\n"), set("proc/56/comm", "nginx\n")), Unknown: set("proc/1/comm", "fairlead\n"),
+	} {
+		m := sound()
+		m.Sockmap = func() (string, []string) { return "", differences }
+		change(m)
+		lines := m.check(t).Lines
+		l := lines[slices.IndexFunc(lines, func(l Line) bool { return l.Check == "past TCP" })]
+		if l.State != state || strings.HasSuffix(l.Found, "...") {
+			t.Errorf("%+v, want %s, and in full", l, state)
+		}
+		for _, part := range told {
+			if !strings.Contains(l.Found, part) {
+				t.Errorf("%s: %q does not say %q", state, l.Found, part)
+			}
+		}
+	}
+}

@@ -56,7 +56,7 @@ func newReport(lines []Line) *Report {
 }
 
 // maxText limits the text of a line: others choose the names of devices and files in it.
-const maxText = 600
+const maxText = 800
 
 // plain makes text safe to print on a terminal.
 func plain(text string) string {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,8 +35,8 @@ type Checked struct {
 	Unable string // why the last check could not be made; empty if it could
 }
 
-// Check makes a connection of the agent's own bypass TCP, with the programs and maps that serve all
-// connections, and verifies all data that arrives. If it finds anything wrong, it switches
+// Check makes connections of the agent's own bypass TCP, with the programs and maps that serve all
+// connections, and verifies all data that arrives. If data is changed or missing, it switches
 // everything to TCP until another agent starts.
 func (s *Sockmap) Check(ctx context.Context, netns uint64) error {
 	err := s.check(ctx, netns)
@@ -84,50 +85,74 @@ func (s *Sockmap) check(ctx context.Context, netns uint64) error {
 			return e.endAtOnce()
 		},
 	} {
-		if err := s.checkOne(ctx, listening, at, end); err != nil {
+		if err := s.judge(func() (fault, err error) { return s.attempt(ctx, listening, at, end) }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkOne makes one connection bypass TCP, and ends it.
-func (s *Sockmap) checkOne(ctx context.Context, listening int, at unix.Sockaddr, end func(*exercise) error) error {
+// scarce returns the errors of calls for which the kernel had no memory: they move no data, and lose
+// none. A call that may not wait for memory gets EAGAIN.
+func scarce() []error { return []error{unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN} }
+
+// judge calls attempt, which returns what went wrong with its data, or else why it could not be
+// made, and returns the error of the check. Data that does not come in time counts as lost only if
+// that happens again at once, because the whole machine may have stood still.
+func (s *Sockmap) judge(attempt func() (fault, err error)) error {
+	var first error
+	for {
+		fault, err := attempt()
+		switch {
+		case fault == nil:
+			return err
+		case errors.Is(fault, errWrong):
+			return wrong{fault}
+		case slices.ContainsFunc(scarce(), func(lack error) bool { return errors.Is(fault, lack) }):
+			return fault
+		case errors.Is(fault, errEnded):
+			return wrong{fault}
+		case first != nil:
+			return wrong{fmt.Errorf("on two connections in a row: %w; %w", first, fault)}
+		}
+		s.cfg.Log.Warn("a check of connections that bypass TCP has failed, trying once more", "error", fault)
+		first = fault
+	}
+}
+
+// attempt makes one connection bypass TCP, and ends it.
+func (s *Sockmap) attempt(ctx context.Context, listening int, at unix.Sockaddr, end func(*exercise) error) (fault, err error) {
 	e, err := connect(listening, at)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer e.close()
 	local, err := unix.Getsockname(e.client)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for until := time.Now().Add(patience); ; {
-		if err := e.converse(toBeSeen, 100); err != nil {
-			return wrong{err}
+		if fault := e.converse(toBeSeen, 100); fault != nil {
+			return fault, nil
 		}
 		p, err := s.find(addrPortOf(local))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if p == nil {
 			p = &Pair{State: "not seen"}
 		}
 		if p.State == "short" && p.Redirected[0] > 0 && p.Redirected[1] > 0 {
-			break
+			return end(&e), nil
 		}
 		if p.Exclusion != "" || time.Now().After(until) {
-			return fmt.Errorf("the agent's own connection does not bypass TCP: it is %s %s", p.State, p.Exclusion)
+			return nil, fmt.Errorf("the agent's own connection does not bypass TCP: it is %s %s", p.State, p.Exclusion)
 		}
 		if err := ctx.Err(); err != nil {
-			return err
+			return nil, err
 		}
 		time.Sleep(admitEvery)
 	}
-	if err := end(&e); err != nil {
-		return wrong{err}
-	}
-	return nil
 }
 
 // find returns the connection of a client, or nil if there is none.

@@ -20,21 +20,103 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
 
-// The agent's own connection bypasses TCP like any other. If its data is corrupted, everything uses
-// TCP.
+// The agent's own connection bypasses TCP like any other. If its data is corrupted or lost,
+// everything uses TCP, but not if data was late once.
 func TestCheck(t *testing.T) {
 	rig.Root(t)
 	for _, c := range []struct{ how, want string }{
 		{"as it is", "passed 1, failed 0, on true, rules 1"},
 		{"held", "passed 0, failed 0, on true, rules 1, unable"},
-		{"refusing", "passed 0, failed 1, on false, rules 1, at fault"},
-		{"hiding", "passed 0, failed 1, on false, rules 1, at fault"},
+		{"refusing", "passed 0, failed 1, on false, rules 1, at fault twice"},
+		{"hiding", "passed 0, failed 1, on false, rules 1, at fault twice"},
+		{"hiding at first", "passed 1, failed 0, on true, rules 1"},
+		{"spoiling", "passed 0, failed 1, on false, rules 1, at fault once"},
 	} {
 		t.Run(c.how, func(t *testing.T) {
 			if got, err := checked(rig.BPFFS(t), c.how); err != nil || got != c.want {
 				t.Errorf("%s, %v, want %s", got, err, c.want)
 			}
 		})
+	}
+}
+
+// Only data that differs or is missing for good makes everything use TCP.
+func TestJudge(t *testing.T) {
+	late, full := errors.New("99 of 100 bytes came: timed out"), fmt.Errorf("send: %w", unix.ENOMEM)
+	ended := fmt.Errorf("read after 3 bytes: %w", errEnded)
+	unmade := errors.New("it does not bypass TCP")
+	for name, c := range map[string]struct {
+		faults []error // of one attempt after another
+		err    error   // of the last
+		wrong  bool
+		want   string
+	}{
+		"all is well":                    {faults: []error{nil}},
+		"no attempt":                     {faults: []error{nil}, err: unmade, want: unmade.Error()},
+		"other data":                     {faults: []error{fmt.Errorf("request 1: %w", errWrong)}, wrong: true, want: "request 1: " + errWrong.Error()},
+		"an end too early":               {faults: []error{ended}, wrong: true, want: ended.Error()},
+		"no memory to send":              {faults: []error{full}, want: full.Error()},
+		"no room to send":                {faults: []error{fmt.Errorf("send: %w", unix.EAGAIN)}, want: "send: resource temporarily unavailable"},
+		"no memory to read":              {faults: []error{errors.Join(unix.ENOBUFS, errEnded)}, want: "no buffer space available\n" + errEnded.Error()},
+		"other data, and no memory then": {faults: []error{errors.Join(errWrong, full)}, wrong: true, want: errWrong.Error() + "\n" + full.Error()},
+		"late once":                      {faults: []error{late, nil}},
+		"late twice":                     {faults: []error{late, late}, wrong: true, want: "on two connections in a row: " + late.Error() + "; " + late.Error()},
+		"late, then other data":          {faults: []error{late, errWrong}, wrong: true, want: errWrong.Error()},
+		"late, then no memory":           {faults: []error{late, full}, want: full.Error()},
+		"late, then no attempt":          {faults: []error{late, nil}, err: unmade, want: unmade.Error()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			left := c.faults
+			s := &Sockmap{cfg: Config{Log: slog.New(slog.DiscardHandler)}}
+			err := s.judge(func() (fault, err error) {
+				if len(left) == 0 {
+					t.Fatal("another attempt")
+				}
+				if fault, left = left[0], left[1:]; len(left) == 0 {
+					err = c.err
+				}
+				return fault, err
+			})
+			var found wrong
+			if errors.As(err, &found) != c.wrong || (err == nil) != (c.want == "") || err != nil && err.Error() != c.want || len(left) > 0 {
+				t.Errorf("%v, wrong %v, %d attempts left, want %q", err, errors.As(err, &found), len(left), c.want)
+			}
+		})
+	}
+}
+
+// What an attempt has closed is not closed again, when its number may be another file's.
+func TestAttemptClosesOnce(t *testing.T) {
+	rig.Root(t)
+	s, stop, err := running(rig.BPFFS(t), "as it is")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listening, at, err := listener()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(listening)
+	netns, err := netnsCookie()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.setOwn(map[Place]Rules{{Netns: netns}: {From: checkRule, To: checkRule}}); err != nil {
+		t.Fatal(err)
+	}
+	number := -1
+	fault, err := s.attempt(t.Context(), listening, at, func(e *exercise) error {
+		number = e.client
+		if err := e.endAtOnce(); err != nil {
+			return err
+		}
+		return unix.Dup3(listening, number, unix.O_CLOEXEC) // another file that gets the number
+	})
+	if err := errors.Join(fault, err, stop()); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Close(number); err != nil {
+		t.Errorf("another file is closed: %v", err)
 	}
 }
 
@@ -103,14 +185,27 @@ func tampers() map[string]func(*ebpf.CollectionSpec) {
 			spec.Programs[bpf.SockmapProgSockmapMessage].Instructions = asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}
 		},
 		"hiding": func(spec *ebpf.CollectionSpec) { // the first byte of every message is lost
-			program := spec.Programs[bpf.SockmapProgSockmapMessage]
-			first := &program.Instructions[0] // its metadata marks the beginning of the program
-			begin := asm.Mov.Reg(asm.R6, asm.R1).WithMetadata(first.Metadata)
-			*first = first.WithMetadata(asm.Metadata{})
-			program.Instructions = append(asm.Instructions{
-				begin, asm.Mov.Imm(asm.R2, 0), asm.Mov.Imm(asm.R3, 1), asm.Mov.Imm(asm.R4, 0),
-				asm.FnMsgPopData.Call(), asm.Mov.Reg(asm.R1, asm.R6),
-			}, program.Instructions...)
+			before(spec, append(hide(), asm.Mov.Reg(asm.R1, asm.R6))...)
+		},
+		"hiding at first": func(spec *ebpf.CollectionSpec) { // only until the first connection has been given up
+			var now unix.Timespec
+			if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+				panic(err)
+			}
+			hiding := append(asm.Instructions{
+				asm.FnKtimeGetNs.Call(), asm.LoadImm(asm.R1, now.Nano()+patience.Nanoseconds(), asm.DWord),
+				asm.JGT.Reg(asm.R0, asm.R1, "past"), asm.Mov.Reg(asm.R1, asm.R6),
+			}, hide()...)
+			before(spec, append(hiding, asm.Mov.Reg(asm.R1, asm.R6).WithSymbol("past"))...)
+		},
+		"spoiling": func(spec *ebpf.CollectionSpec) { // the first byte of every message differs
+			const data, end = 0, 8 // in struct sk_msg_md
+			before(spec,
+				asm.Mov.Imm(asm.R2, 0), asm.Mov.Imm(asm.R3, 1), asm.Mov.Imm(asm.R4, 0), asm.FnMsgPullData.Call(),
+				asm.LoadMem(asm.R2, asm.R6, data, asm.DWord), asm.LoadMem(asm.R3, asm.R6, end, asm.DWord),
+				asm.Mov.Reg(asm.R4, asm.R2), asm.Add.Imm(asm.R4, 1), asm.JGT.Reg(asm.R4, asm.R3, "past"),
+				asm.StoreImm(asm.R2, 0, 0xff, asm.Byte),
+				asm.Mov.Reg(asm.R1, asm.R6).WithSymbol("past"))
 		},
 		"passing": func(spec *ebpf.CollectionSpec) { // nothing bypasses TCP
 			spec.Programs[bpf.SockmapProgSockmapMessage].Instructions = asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}
@@ -131,6 +226,21 @@ func tampers() map[string]func(*ebpf.CollectionSpec) {
 	}
 }
 
+// before has the program that decides about a message do something else first, with its context in
+// R1 and R6. It must leave that in R1.
+func before(spec *ebpf.CollectionSpec, do ...asm.Instruction) {
+	program := spec.Programs[bpf.SockmapProgSockmapMessage]
+	first := &program.Instructions[0] // its metadata marks the beginning of the program
+	begin := asm.Mov.Reg(asm.R6, asm.R1).WithMetadata(first.Metadata)
+	*first = first.WithMetadata(asm.Metadata{})
+	program.Instructions = append(append(asm.Instructions{begin}, do...), program.Instructions...)
+}
+
+// hide removes the first byte of the message in R1.
+func hide() asm.Instructions {
+	return asm.Instructions{asm.Mov.Imm(asm.R2, 0), asm.Mov.Imm(asm.R3, 1), asm.Mov.Imm(asm.R4, 0), asm.FnMsgPopData.Call()}
+}
+
 // Prove accepts no kernel on which anything goes wrong.
 func TestProveFindsFaults(t *testing.T) {
 	rig.Root(t)
@@ -144,45 +254,52 @@ func TestProveFindsFaults(t *testing.T) {
 	}
 }
 
-// checked makes a check with broken programs.
-func checked(bpffs, how string) (got string, err error) {
-	s, err := Open(Config{BPFFS: bpffs, Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler), tamper: tampers()[how]})
-	if err != nil {
-		return "", err
+// running opens and runs broken programs until stop is called. Rules are set.
+func running(bpffs, how string) (s *Sockmap, stop func() error, err error) {
+	if s, err = Open(Config{BPFFS: bpffs, Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler), tamper: tampers()[how]}); err != nil {
+		return nil, nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- s.Run(ctx) }()
-	defer func() {
+	stop = func() error {
 		cancel()
-		err = errors.Join(err, <-ended, s.Close())
-	}()
+		return errors.Join(<-ended, s.Close())
+	}
 	if err := errors.Join(s.SetRules(map[Place]Rules{{Netns: 1}: {From: 1, To: 1}}), s.Switch(true)); err != nil {
+		return nil, nil, errors.Join(err, stop())
+	}
+	return s, stop, nil
+}
+
+// checked makes a check with broken programs.
+func checked(bpffs, how string) (got string, err error) {
+	s, stop, err := running(bpffs, how)
+	if err != nil {
 		return "", err
 	}
+	defer func() { err = errors.Join(err, stop()) }()
 	if how == "held" {
 		if _, err := Hold(bpffs); err != nil {
 			return "", err
 		}
 	}
-	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	netns, err := netnsCookie()
 	if err != nil {
 		return "", err
 	}
-	defer unix.Close(socket)
-	netns, err := unix.GetsockoptUint64(socket, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	if err != nil {
-		return "", err
-	}
-	_ = s.Check(ctx, netns) // Checked has the error too
+	_ = s.Check(context.Background(), netns) // Checked has the error too
 	c := s.Checked()
 	rules, err := s.now.rules()
 	if err != nil {
 		return "", err
 	}
 	got = fmt.Sprintf("passed %d, failed %d, on %v, rules %d", c.Passed, c.Failed, s.on, len(rules))
-	if c.Fault != "" {
-		got += ", at fault"
+	switch {
+	case strings.Contains(c.Fault, "on two connections"):
+		got += ", at fault twice"
+	case c.Fault != "":
+		got += ", at fault once"
 	}
 	if c.Unable != "" {
 		got += ", unable"

@@ -103,11 +103,13 @@ func accept(listening int, client netip.AddrPort) (fd int, err error) {
 	return -1, errors.New("timed out")
 }
 
-func (e exercise) close() {
-	for _, fd := range []int{e.client, e.server} {
-		if fd >= 0 {
-			unix.Close(fd)
+// close closes what is still open, once: a closed number may be another file's.
+func (e *exercise) close() {
+	for _, fd := range []*int{&e.client, &e.server} {
+		if *fd >= 0 {
+			unix.Close(*fd)
 		}
+		*fd = -1
 	}
 }
 
