@@ -106,7 +106,7 @@ var (
 )
 
 // TestFeatures checks that docs/features.md names only flags that exist, with their defaults, and
-// explains every maturity that it uses.
+// all that switch something on or off, and explains every maturity that it uses.
 func TestFeatures(t *testing.T) {
 	page := prose(t)["../../docs/features.md"]
 	above, table, _ := strings.Cut(page, "\n| feature |")
@@ -141,5 +141,10 @@ func TestFeatures(t *testing.T) {
 	}
 	if alpha == 0 {
 		t.Error("no row is alpha")
+	}
+	for _, o := range config.Options() {
+		if (o.Default == "true" || o.Default == "false") && !strings.Contains(table, "`--"+o.Name+"`") {
+			t.Errorf("no row names --%s", o.Name)
+		}
 	}
 }
