@@ -96,7 +96,8 @@ static __always_inline void read_turn(struct sock *sk, struct end *end, struct p
 	if (tp && pair->last != side + 1 && !bpf_core_read(&heard, sizeof(heard), &peer->copied_seq) &&
 	    heard == tp->write_seq) {
 		pair->last = side + 1;
-		pair->turns++;
+		if (!pair->inside)
+			pair->turns++;
 	}
 	if (pair->state == PAIR_WATCHED && pair->turns >= pair->needed && is_on())
 		__sync_val_compare_and_swap(&pair->state, PAIR_WATCHED, PAIR_CHOSEN);
@@ -303,14 +304,7 @@ static __always_inline enum passing decide(struct sk_msg_md *msg, struct end *en
 	if (!tp || !end->peer)
 		return PASSING_ALONE;
 	if (pair->run[side] > cfg.run) {
-		if (pair->run[side] > cfg.stream &&
-		    __sync_val_compare_and_swap(&pair->state, PAIR_SHORT, PAIR_LEAVING) == PAIR_SHORT) {
-			/* Each time it takes longer to prove that it has become a conversation
-			 * again. */
-			pair->needed *= 4;
-			pair->streamed++;
-			tell(WAKE_LEAVE);
-		}
+		count_slowed(pair);
 		return PASSING_RUN;
 	}
 	why = send_way(pair);
@@ -349,6 +343,9 @@ int sockmap_message(struct sk_msg_md *msg)
 	}
 	pair->redirected[side] += msg->size;
 	pair->waiting[side] += MESSAGE + msg->size;
+	pair->turns++;
+	if (pair->slowed)
+		pair->slowed--;
 	return SK_PASS;
 }
 
@@ -356,17 +353,17 @@ int sockmap_message(struct sk_msg_md *msg)
 static __always_inline enum exclusion socket_way(const struct sock *sk)
 {
 	const struct inet_connection_sock *connection = (const struct inet_connection_sock *)sk;
-	unsigned long flags = 0;
 	const void *ulp = NULL;
 
 	if (is_mapped(sk))
 		return EXCLUSION_SPLICE;
+	if (is_told_more(sk))
+		return EXCLUSION_CONTROL;
 	bpf_core_read(&ulp, sizeof(ulp), &connection->icsk_ulp_ops);
 	if (ulp)
 		return EXCLUSION_ULP;
-	bpf_core_read(&flags, sizeof(flags), &sk->__sk_common.skc_flags);
-	flags >>= bpf_core_enum_value(enum sock_flags, SOCK_ZEROCOPY);
-	return flags & 1 ? EXCLUSION_ZEROCOPY : EXCLUSION_NONE;
+	return has_flag(sk, bpf_core_enum_value(enum sock_flags, SOCK_ZEROCOPY)) ? EXCLUSION_ZEROCOPY
+										 : EXCLUSION_NONE;
 }
 
 /* Makes a connection wait whose end the kernel did not take, longer each time. If the map is full,
@@ -430,6 +427,7 @@ int sockmap_admit(struct bpf_iter__bpf_sk_storage_map *ctx)
 		goto out;
 	}
 	count(TALLY_ADMITTED, 0);
+	pair->turns = pair->slowed = 0;
 	if ((__sync_fetch_and_or(&pair->inside, bit) | bit) == 3)
 		__sync_val_compare_and_swap(&pair->state, PAIR_CHOSEN, PAIR_SHORT);
 out:

@@ -56,8 +56,9 @@ struct socket_wq {
 	struct wait_queue_head wait;
 } __attribute__((preserve_access_index));
 
-enum sock_flags {
-	SOCK_ZEROCOPY = 18, /* a placeholder; the value is relocated */
+enum sock_flags { /* placeholders; the values are relocated */
+		  SOCK_RCVTSTAMP = 8,
+		  SOCK_ZEROCOPY = 18,
 };
 
 struct net {
@@ -88,6 +89,8 @@ struct sock_common {
 struct sock {
 	struct sock_common __sk_common;
 	int sk_rcvlowat;
+	int sk_peek_off;
+	__u32 sk_tsflags; /* shorter on older kernels */
 	__u8 sk_shutdown;
 	void *sk_user_data;
 	struct socket *sk_socket;
@@ -191,6 +194,25 @@ static __always_inline bool psock_is_empty(struct sk_psock *psock)
 static __always_inline bool has_heard(const struct tcp_sock *tp)
 {
 	return tp->copied_seq == tp->rcv_nxt && psock_is_empty(psock_of((const struct sock *)tp));
+}
+
+static __always_inline bool has_flag(const struct sock *sk, enum sock_flags flag)
+{
+	unsigned long flags = 0;
+
+	bpf_core_read(&flags, sizeof(flags), &sk->__sk_common.skc_flags);
+	return flags >> flag & 1;
+}
+
+/* Reports whether reads of a socket tell when data came, or peek from where the last peek ended. */
+static __always_inline bool is_told_more(const struct sock *sk)
+{
+	__u32 stamps = 0;
+	int peeked = -1;
+
+	bpf_core_read(&stamps, bpf_core_field_size(sk->sk_tsflags), &sk->sk_tsflags);
+	bpf_core_read(&peeked, sizeof(peeked), &sk->sk_peek_off);
+	return stamps || peeked >= 0 || has_flag(sk, bpf_core_enum_value(enum sock_flags, SOCK_RCVTSTAMP));
 }
 
 /* Reports whether a process has mapped a socket, as required for zero-copy receive. */

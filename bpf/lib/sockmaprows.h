@@ -65,11 +65,13 @@ enum exclusion {
 	EXCLUSION_URGENT,   /* it sends urgent data */
 	/* the kernel did not take it into the map, for example because another program has it */
 	EXCLUSION_REFUSED,
-	EXCLUSION_STREAM, /* it has been in and out of the map too often */
+	EXCLUSION_STREAM, /* it has been in and out of the map too often, for too little */
 	EXCLUSION_RULES,  /* the rule that admitted it is gone; watched again once another admits it */
 	/* its reader is a program that may splice, or ask how much there is to read, later */
 	EXCLUSION_PROGRAM,
 	EXCLUSION_EDGE, /* its reader would miss data, by edge-triggered epoll */
+	/* its reader wants to know when data came, or sets where peeking begins */
+	EXCLUSION_CONTROL,
 	EXCLUSIONS,
 };
 
@@ -93,18 +95,21 @@ struct pair {
 	__u32 state;	 /* enum pair_state */
 	__u32 exclusion; /* enum exclusion */
 	__u32 last;	 /* the side that has read last, plus one */
-	__u32 turns;	 /* how often the reader has changed */
-	__u32 needed;	 /* how many turns prove a conversation */
-	__u32 asked;	 /* a bit for each side that is on its way into the map, */
-	__u32 inside;	 /* that is in it, */
+	/* how often the reader has changed; in the map, how many messages have bypassed TCP since */
+	__u32 turns;
+	__u32 needed; /* how many turns prove a conversation */
+	__u32 asked;  /* a bit for each side that is on its way into the map, */
+	__u32 inside; /* that is in it, */
 	/* that has read since: a reader that waits from before would never be woken */
 	__u32 ready;
 	__u32 spliced;	  /* a bit for each side that has tried to read by splice */
 	__u32 run[SIDES]; /* messages since the other side sent one */
 	/* bytes redirected, with overhead, since the other end's queue was last seen empty */
 	__u32 waiting[SIDES];
-	__u16 streamed; /* how often it left the map for being a stream */
-	__u16 refused;	/* how often the kernel refused it */
+	/* messages that used TCP in the map for coming in a row, less those that bypassed TCP since */
+	__u16 slowed;
+	__u8 streamed; /* how often it left the map for being a stream, soon after it had come */
+	__u8 refused;  /* how often the kernel refused it */
 	__u64 redirected[SIDES];
 	__u64 passed[SIDES]; /* bytes that used TCP while the sockets were in the map */
 	__u64 rules;	     /* that both ends have in common */

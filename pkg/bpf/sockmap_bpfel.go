@@ -56,7 +56,8 @@ const (
 	SockmapExclusionEXCLUSION_RULES    SockmapExclusion = 11
 	SockmapExclusionEXCLUSION_PROGRAM  SockmapExclusion = 12
 	SockmapExclusionEXCLUSION_EDGE     SockmapExclusion = 13
-	SockmapExclusionEXCLUSIONS         SockmapExclusion = 14
+	SockmapExclusionEXCLUSION_CONTROL  SockmapExclusion = 14
+	SockmapExclusionEXCLUSIONS         SockmapExclusion = 15
 )
 
 type SockmapHalf struct {
@@ -93,8 +94,9 @@ type SockmapPair struct {
 	Spliced    uint32
 	Run        [2]uint32
 	Waiting    [2]uint32
-	Streamed   uint16
-	Refused    uint16
+	Slowed     uint16
+	Streamed   uint8
+	Refused    uint8
 	Redirected [2]uint64
 	Passed     [2]uint64
 	Rules      uint64

@@ -24,7 +24,7 @@ type Pair struct {
 var states = []string{"watched", "chosen", "short", "leaving", "excluded"}
 
 // exclusions are the names of enum exclusion.
-var exclusions = []string{"none", "splice", "way", "flags", "blocking", "lowat", "ulp", "zerocopy", "urgent", "refused", "stream", "rules", "program", "edge"}
+var exclusions = []string{"none", "splice", "way", "flags", "blocking", "lowat", "ulp", "zerocopy", "urgent", "refused", "stream", "rules", "program", "edge", "control"}
 
 func word(words []string, n uint32) string {
 	if int(n) < len(words) {

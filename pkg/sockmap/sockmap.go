@@ -30,9 +30,9 @@ const (
 	stageName = "next"
 	// Connections that become suitable at about the same time are admitted together.
 	admitEvery = 5 * time.Millisecond
-	// The first and the longest pause between sweeps while sockets have to leave the map. The pause
-	// grows while none can leave. By the next sweep, programs that had begun earlier have seen that
-	// their sockets are leaving.
+	// The shortest and the longest pause between sweeps while sockets have to leave the map. The
+	// pause grows while none can leave. By the next sweep, programs that had begun earlier have seen
+	// that their sockets are leaving.
 	sweepFirst = 10 * time.Millisecond
 	sweepLast  = time.Second
 	// The pause between sweeps for sockets whose other end has closed.
@@ -286,8 +286,8 @@ func (s *Sockmap) Run(ctx context.Context) error {
 	defer rest.Stop()
 	ask := time.NewTicker(askEvery)
 	defer ask.Stop()
-	var sweep, again <-chan time.Time
-	held, pause := false, sweepFirst
+	var again <-chan time.Time
+	held, sweeps := false, newPace()
 	for {
 		select {
 		case <-ctx.Done():
@@ -300,20 +300,51 @@ func (s *Sockmap) Run(ctx context.Context) error {
 			again = nil
 			s.logged("cannot admit sockets", s.admit())
 		case <-s.look:
-			pause = sweepFirst
-			sweep = s.sweepAgain(pause)
-		case <-sweep:
-			pause = min(2*pause, sweepLast)
-			sweep = s.sweepAgain(pause)
+			sweeps.soon()
+		case <-sweeps.timer.C:
+			left, err := s.sweep()
+			s.logged("cannot sweep sockets", err)
+			sweeps.done(left == 0 && err == nil)
 		case <-rest.C:
-			sweep = s.sweepAgain(pause)
+			sweeps.soon()
 		case <-ask.C:
 			if is := s.isHeld(); is != held {
-				held, pause = is, sweepFirst
-				sweep = s.sweepAgain(pause)
+				held = is
+				sweeps.soon()
 			}
 		}
 	}
+}
+
+// pace is when to sweep next. Two sweeps are never closer than sweepFirst, however often the
+// programs wake the agent.
+type pace struct {
+	timer *time.Timer
+	last  time.Time // when a sweep ended
+	due   time.Time // zero if no sweep is due
+	pause time.Duration
+}
+
+func newPace() *pace { return &pace{timer: time.NewTimer(0), due: time.Now(), pause: sweepFirst} }
+
+// soon has the next sweep follow as soon as it may.
+func (p *pace) soon() {
+	p.pause = sweepFirst
+	if at := p.last.Add(sweepFirst); p.due.IsZero() || at.Before(p.due) {
+		p.due = at
+		p.timer.Reset(time.Until(at))
+	}
+}
+
+// done notes that a sweep has ended. Unless all is done, there will be another, each time later.
+func (p *pace) done(all bool) {
+	p.last, p.due = time.Now(), time.Time{}
+	if all {
+		return
+	}
+	p.due = p.last.Add(p.pause)
+	p.timer.Reset(p.pause)
+	p.pause = min(2*p.pause, sweepLast)
 }
 
 // isHeld reports whether an operator makes everything use TCP.
@@ -332,17 +363,6 @@ func (s *Sockmap) logged(what string, err error) {
 	if err != nil {
 		s.cfg.Log.Error(what, "error", err)
 	}
-}
-
-// sweepAgain sweeps, and returns a timer for the next sweep, or nil if no socket has to leave any
-// more.
-func (s *Sockmap) sweepAgain(pause time.Duration) <-chan time.Time {
-	left, err := s.sweep()
-	s.logged("cannot sweep sockets", err)
-	if left == 0 && err == nil {
-		return nil
-	}
-	return time.After(pause)
 }
 
 // listen handles the events with which programs wake the agent.

@@ -106,7 +106,7 @@ func TestDeal(t *testing.T) {
 	}
 }
 
-// Tests for which one kernel is enough run on that kernel and on no other.
+// Tests for which one kernel is enough run on that kernel and on no other, beside what a suite skips everywhere.
 func TestAlone(t *testing.T) {
 	pins, err := debian.Pins()
 	if err != nil {
@@ -121,6 +121,9 @@ func TestAlone(t *testing.T) {
 			for _, pin := range pins {
 				args := s.on(pin.Kernel).args
 				skips := strings.HasPrefix(args[len(args)-1], "-test.skip=") && strings.Contains(args[len(args)-1], a.tests)
+				if !strings.Contains(args[len(args)-1], s.skip) {
+					t.Errorf("with Linux %s %s does not skip %s", pin.Kernel, s.name, s.skip)
+				}
 				if skips == (pin.Kernel == a.kernel) {
 					t.Errorf("with Linux %s %s skips %s: %t", pin.Kernel, s.name, a.tests, skips)
 				}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -126,4 +127,39 @@ func (e ends) mapped() error {
 		}
 		return nil
 	})
+}
+
+// set sets an option of the server's socket.
+func (e ends) set(what string) error {
+	option := map[string][2]int{
+		"zerocopy": {unix.SO_ZEROCOPY, 1},
+		"stamp":    {unix.SO_TIMESTAMP, 1},
+		"stamping": {unix.SO_TIMESTAMPING, unix.SOF_TIMESTAMPING_RX_SOFTWARE | unix.SOF_TIMESTAMPING_SOFTWARE},
+		"peekoff":  {unix.SO_PEEK_OFF, 0},
+	}[what]
+	return e.raw(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, option[0], option[1]) })
+}
+
+// TestPeekOff checks that a socket that peeks from where its last peek ended is left to TCP.
+func TestPeekOff(t *testing.T) {
+	w := newWorld(t, sockmap.DefaultLimits())
+	c := w.dial(server4)
+	c.ask(6, 100)
+	switch answer := c.do("peekoff"); {
+	case strings.Contains(answer, "not supported"):
+		t.Log("this kernel has no SO_PEEK_OFF for TCP")
+	case answer != "ok":
+		t.Error(answer)
+	default:
+		c.ask(20, 100)
+		w.excluded(c, "control")
+	}
+}
+
+// TestUrgent checks that urgent data arrives as urgent data.
+func TestUrgent(t *testing.T) {
+	w, c := short(t, sockmap.DefaultLimits())
+	c.ok("urgent")
+	c.ask(10, 100)
+	w.excluded(c, "urgent")
 }

@@ -1,6 +1,9 @@
 package sockmap
 
 import (
+	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -110,4 +113,108 @@ func TestMingle(t *testing.T) {
 	}
 	c.ask(100, 100)
 	w.Until("admission of a conversation", func() bool { return w.only().State == "short" })
+}
+
+// TestMutter checks that an end with something unread that came by TCP does not answer with what it
+// sends, even if it has read all that bypassed TCP: the other end's stream goes on.
+func TestMutter(t *testing.T) {
+	w, c := short(t, sockmap.DefaultLimits())
+	c.ok("mutter %d %d", w.Limits.Run, 2*w.Limits.Stream)
+	w.Until("return to TCP", func() bool { return w.only().Inside == 0 })
+}
+
+// mutter has the client send many bytes, of which the server reads the first, and the server send
+// one now and then.
+func (e ends) mutter(first, times int) error {
+	for i, b := range pattern(0, times) {
+		if _, err := e.client.Write([]byte{b}); err != nil {
+			return err
+		}
+		if i < first {
+			continue
+		}
+		if i == first {
+			if err := hear(e.server, pattern(0, first)); err != nil {
+				return err
+			}
+		}
+		if i%8 == 0 {
+			if err := say(e.server, e.client, i, 1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// TestBursts checks that answers in many messages, of which most use TCP, have the connection leave
+// for TCP, and that answers in few do not.
+func TestBursts(t *testing.T) {
+	for _, a := range []struct {
+		messages int
+		leaves   bool
+	}{{20, false}, {64, true}} {
+		t.Run(fmt.Sprint(a.messages, " messages"), func(t *testing.T) {
+			w, c := short(t, sockmap.DefaultLimits())
+			c.ok("burst 100 %d", a.messages)
+			left := func() bool { return w.tallies().Left > 0 }
+			if a.leaves {
+				w.Until("return to TCP", left)
+			} else if p := w.only(); p.State != "short" || left() {
+				t.Errorf("it has left: %+v", p)
+			}
+		})
+	}
+}
+
+// burst has the client ask, and the server answer in many messages.
+func (e ends) burst(times, messages int) error {
+	for i := range times {
+		if err := say(e.client, e.server, i, 1); err != nil {
+			return err
+		}
+		sent := make(chan error, 1)
+		answer := pattern(i, 10*messages)
+		go func() {
+			var err error
+			for piece := range slices.Chunk(answer, 10) {
+				if _, err = e.server.Write(piece); err != nil {
+					break
+				}
+			}
+			sent <- err
+		}()
+		if err := errors.Join(hear(e.client, answer), <-sent); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestPeaks checks that a connection that streams again and again is left to TCP for good, but not
+// if enough has bypassed TCP each time.
+func TestPeaks(t *testing.T) {
+	for name, a := range map[string]struct {
+		requests int
+		state    string
+	}{"soon": {10, "excluded"}, "after long": {80, "short"}} {
+		t.Run(name, func(t *testing.T) {
+			limits := sockmap.DefaultLimits()
+			limits.Stream = 32 // four times as many messages past TCP make up for it
+			w, c := short(t, limits)
+			for range 8 {
+				c.ask(a.requests, 100)
+				c.ok("stream 100 100")
+				w.Until("return to TCP", func() bool { return w.only().Inside == 0 })
+				w.Until("admission or exclusion", func() bool {
+					c.ask(10, 100)
+					p := w.only()
+					return p.State == "short" || p.State == "excluded"
+				})
+			}
+			if p := w.only(); p.State != a.state {
+				t.Errorf("%+v", p)
+			}
+		})
+	}
 }

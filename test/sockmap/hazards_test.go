@@ -184,6 +184,8 @@ func TestReads(t *testing.T) {
 		{"receive 32", "flags"},  // MSG_TRUNC
 		{"lowat 50", "lowat"},
 		{"zerocopy", "zerocopy"},
+		{"stamp", "control"},
+		{"stamping", "control"},
 		{"wait 100", "blocking"},
 		{"recvmmsg", "way"},
 		{"mapped", "splice"}, // TCP_ZEROCOPY_RECEIVE
@@ -208,14 +210,6 @@ func TestLateLowat(t *testing.T) {
 	if p := w.only(); p.Redirected[0] > before.Redirected[0] {
 		t.Errorf("%+v", p)
 	}
-}
-
-// TestUrgent checks that urgent data arrives as urgent data.
-func TestUrgent(t *testing.T) {
-	w, c := short(t, sockmap.DefaultLimits())
-	c.ok("urgent")
-	c.ask(10, 100)
-	w.excluded(c, "urgent")
 }
 
 // TestReaderOfBefore checks that a reader that waits in TCP at admission gets what is sent then.

@@ -175,6 +175,10 @@ func (e ends) do(what string, n []int) error {
 		return e.drain()
 	case "babble":
 		return e.babble(n[0])
+	case "mutter":
+		return e.mutter(n[0], n[1])
+	case "burst":
+		return e.burst(n[0], n[1])
 	case "hark":
 		babble := pattern(0, n[0])
 		return errors.Join(hear(e.client, babble), hear(e.server, babble))
@@ -198,8 +202,8 @@ func (e ends) do(what string, n []int) error {
 		return e.receiveMany()
 	case "mapped":
 		return e.mapped()
-	case "zerocopy":
-		return e.raw(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ZEROCOPY, 1) })
+	case "zerocopy", "stamp", "stamping", "peekoff":
+		return e.set(what)
 	case "wait":
 		return e.wait(n[0], 20*time.Millisecond)
 	case "linger":

@@ -65,7 +65,7 @@ func kinds() []kind {
 		{name: "stream", run: streams, cores: 2, waiting: 1, rounds: 4, count: fewer(30_000, 160<<20), questions: streamed(goalStream)},
 		{
 			name: "stream after a conversation, at once", run: turns, also: []mode{held}, cores: 2, rounds: 1, count: fewer(30_000, 160<<20),
-			questions: streamed(0),
+			questions: streamed(goalStream),
 		},
 		{name: "streams in both directions", run: mingles, largest: inFlight, cores: 2, rounds: 2, count: fewer(30_000, 80<<20), questions: streamed(goalStream)},
 		{name: "stream after a conversation, later", run: settled, cores: 1, rounds: 3, count: fewer(30_000, 160<<20), questions: streamed(goalStream)},
