@@ -53,8 +53,8 @@ func Init(name, state string, out io.Writer) error {
 	return reap()
 }
 
-// mountSys mounts a /sys that shows the devices of the node's network namespace, and a BPF file
-// system for the node alone.
+// mountSys mounts a /sys that shows the devices of the node's network namespace. It mounts no BPF
+// file system: the agent's init container does, as on a node where nothing else has.
 func mountSys(state string) error {
 	cgroups := filepath.Join(state, "cgroup")
 	if err := os.MkdirAll(cgroups, 0o755); err != nil {
@@ -65,7 +65,6 @@ func mountSys(state string) error {
 		func() error { return mount("sysfs", "/sys", "sysfs", 0, "") },
 		func() error { return mount(cgroups, "/sys/fs/cgroup", "", unix.MS_BIND|unix.MS_REC, "") },
 		func() error { return unix.Unmount(cgroups, unix.MNT_DETACH) },
-		func() error { return mount("bpf", "/sys/fs/bpf", "bpf", 0, "") },
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {

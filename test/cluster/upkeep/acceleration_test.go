@@ -28,7 +28,7 @@ func TestAcceleration(t *testing.T) {
 	dir := t.TempDir()
 	f := newFixture(t, "-family", *family, "-cni", "bridge", "-proxy", "nftables")
 	f.bridged = true
-	f.makeImage(dir)
+	f.makeImage(dir, "")
 	f.apply(workload)
 	f.apply(near)
 	f.mustAsk("rollout", "status", "daemonset/echo", waitFlag)
@@ -60,7 +60,7 @@ func TestAcceleration(t *testing.T) {
 		f.agents()
 		f.awaitPastTCP("node1")
 	})
-	run("Prometheus", func() { f.seen(metricsPort, pastTCP.MatchString, 12) })
+	run("Prometheus", func() { f.seen(pastTCP.MatchString, 12) })
 	run("uninstall", func() {
 		f.helm("upgrade", "--namespace=kube-system", "--reuse-values", "--set=cleanup=true", "--wait", "--wait-for-jobs", "--timeout=3m", "fairlead", "charts/fairlead")
 		f.helm("uninstall", "--namespace=kube-system", "--wait", "fairlead")

@@ -131,7 +131,7 @@ func (k *kubeadm) bringPrograms() {
 	if err != nil {
 		k.t.Fatal(err)
 	}
-	k.makeImage(k.dir + "/_output/image")
+	k.makeImage(k.dir+"/_output/image", "")
 	for _, args := range [][]string{
 		{"build", "-o", k.dir + "/fairlead", "./cmd/fairlead"},
 		{"tool", "-n", "-modfile=test/tools/helm/go.mod", "helm"},

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -28,10 +29,17 @@ var migration string
 // TestMigration installs the agent on a working cluster with the bridge plugin and kube-proxy, and
 // then removes kube-proxy, as docs/migration.md describes. The plugin's pods are not restarted.
 func TestMigration(t *testing.T) {
+	// The chart's default, and what leaves the routes as they are.
+	t.Run("vxlan", func(t *testing.T) { migrate(t, "vxlan", "iptables") })
+	t.Run("native", func(t *testing.T) { migrate(t, "native", "nftables") })
+}
+
+// migrate tests the migration to agents with a routing, from a kube-proxy with a mode.
+func migrate(t *testing.T, routing, mode string) {
 	dir := t.TempDir()
-	f := newFixture(t, "-family", "ipv4", "-cni", "bridge", "-proxy", "nftables")
+	f := newFixture(t, "-family", "ipv4", "-cni", "bridge", "-proxy", mode)
 	f.bridged = true
-	f.makeImage(dir)
+	f.makeImage(dir, "")
 	f.apply(workload)
 	f.mustAsk("run", "client2", "--image=registry.k8s.io/e2e-test-images/agnhost:2.63.0", "--labels=app=client2", `--overrides={"spec":{"nodeName":"node2"}}`)
 	f.mustAsk("rollout", "status", "daemonset/echo", waitFlag)
@@ -54,7 +62,7 @@ func TestMigration(t *testing.T) {
 			held[name] = f.peers(f.podPlace(node, name))
 		}
 	})
-	run("install", func() { f.install(dir, "-routing", "native", "-set", "podNetwork=main") })
+	run("install", func() { f.install(dir, "-routing", routing, "-set", "podNetwork=main") })
 	run("former pods by the socket", func() { f.bySocket(held) })
 	once := f.startSources() // the agents translate the connections that these hold
 	once[:len(once)-1].stop()
@@ -68,7 +76,7 @@ func TestMigration(t *testing.T) {
 	f.awaitFormers()
 	run("without its rules", func() {
 		requests = f.startSources()
-		f.removeRules()
+		f.removeRules(mode)
 	})
 }
 
@@ -305,8 +313,18 @@ func (f *fixture) awaitFormers() {
 	}
 }
 
+// proxyRules match what kube-proxy's rules have in each mode, and those of a kubelet do not, in what
+// the command lists.
+var proxyRules = map[string]struct {
+	list []string
+	has  *regexp.Regexp
+}{
+	"iptables": {[]string{"iptables-save"}, regexp.MustCompile(`(?m)^:KUBE-(SERVICES|NODEPORTS|POSTROUTING|FORWARD|PROXY-|SVC-|SEP-|EXT-)`)},
+	"nftables": {[]string{"nft", "list", "tables"}, regexp.MustCompile("kube-proxy")},
+}
+
 // removeRules removes the rules that kube-proxy left on the nodes.
-func (f *fixture) removeRules() {
+func (f *fixture) removeRules(mode string) {
 	programs, err := pinned.Find("kube-proxy")
 	if err != nil {
 		f.t.Fatal(err)
@@ -315,27 +333,25 @@ func (f *fixture) removeRules() {
 	if err != nil {
 		f.t.Fatal(err)
 	}
+	rules := proxyRules[mode]
 	for _, node := range f.Names() {
 		at, err := f.Node(node)
 		if err != nil {
 			f.t.Fatal(err)
 		}
-		var before, after strings.Builder
-		for _, step := range []struct {
-			out  *strings.Builder
-			args []string
-		}{
-			{&before, []string{"nft", "list", "tables"}}, {&strings.Builder{}, []string{proxy.Path, "--cleanup", "--proxy-mode=nftables"}},
-			{&after, []string{"nft", "list", "tables"}},
-		} {
-			cmd := exec.Command(step.args[0], step.args[1:]...)
-			cmd.Stdout, cmd.Stderr = step.out, step.out
+		run := func(args ...string) string {
+			var out strings.Builder
+			cmd := exec.Command(args[0], args[1:]...)
+			cmd.Stdout, cmd.Stderr = &out, &out
 			if err := at.Run(cmd); err != nil {
-				f.t.Fatalf("%v: %v\n%s", step.args, err, step.out)
+				f.t.Fatalf("%v: %v\n%s", args, err, &out)
 			}
+			return out.String()
 		}
-		if !strings.Contains(before.String(), "kube-proxy") || strings.Contains(after.String(), "kube-proxy") {
-			f.t.Errorf("%s had the tables\n%sand has\n%s", node, &before, &after)
+		before := run(rules.list...)
+		run(proxy.Path, "--cleanup", "--proxy-mode="+mode)
+		if after := run(rules.list...); !rules.has.MatchString(before) || rules.has.MatchString(after) {
+			f.t.Errorf("%s had the rules\n%sand has\n%s", node, before, after)
 		}
 	}
 }

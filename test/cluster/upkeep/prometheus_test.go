@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"sigs.k8s.io/yaml"
 
 	"fairlead.io/fairlead/test/rig"
 )
@@ -30,22 +31,24 @@ type prometheus struct {
 	log    bytes.Buffer // to be read only after ended is closed
 }
 
-// startPrometheus starts Prometheus where it can reach the agents, at a port of their nodes. It
-// scrapes every second to keep the test short.
-func (f *fixture) startPrometheus(port string) *prometheus {
+// startPrometheus starts Prometheus where it can reach the agents. It scrapes every second to keep
+// the test short.
+func (f *fixture) startPrometheus() *prometheus {
 	f.t.Helper()
 	alerts, err := filepath.Abs(filepath.Join(root, "charts/fairlead/alerts.yaml"))
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	config := "global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [" + alerts + "]\nscrape_configs:\n- job_name: fairlead\n  static_configs:\n"
-	for i, name := range f.Names() {
-		at := net.JoinHostPort(f.Family.Node(i + 1)[0].Addr().String(), port)
-		config += fmt.Sprintf("  - {targets: [%q], labels: {node: %s}}\n", at, name)
+	config, err := json.Marshal(map[string]any{
+		"global":     map[string]string{"scrape_interval": "1s", "evaluation_interval": "1s"},
+		"rule_files": []string{alerts}, "scrape_configs": []any{f.scrapeConfig()},
+	})
+	if err != nil {
+		f.t.Fatal(err)
 	}
 	dir := f.t.TempDir()
 	file := filepath.Join(dir, "prometheus.yaml")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+	if err := os.WriteFile(file, config, 0o600); err != nil {
 		f.t.Fatal(err)
 	}
 	const listens = "127.0.0.1:9090"
@@ -69,6 +72,81 @@ func (f *fixture) startPrometheus(port string) *prometheus {
 		return conn, err
 	}}
 	return p
+}
+
+// scrapeConfig returns what the Prometheus operator makes of the chart's PodMonitor, with the targets
+// that Prometheus would find by asking Kubernetes: Debian builds it without that.
+func (f *fixture) scrapeConfig() map[string]any {
+	f.t.Helper()
+	values := f.helm("get", "values", "--namespace=kube-system", "--output=yaml", "fairlead")
+	text := f.rig(strings.NewReader(values), "helm", "-prefix", f.Prefix, "--", "template", "--namespace=kube-system", "--values=-",
+		"--set=metrics.podMonitor.enabled=true", "--show-only=templates/podmonitor.yaml", "fairlead", "charts/fairlead")
+	var monitor struct {
+		Spec struct {
+			Selector            struct{ MatchLabels map[string]string }
+			PodMetricsEndpoints []struct {
+				Path        string
+				Relabelings []map[string]any
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(text), &monitor); err != nil {
+		f.t.Fatalf("%v:\n%s", err, text)
+	}
+	if len(monitor.Spec.PodMetricsEndpoints) != 1 {
+		f.t.Fatalf("want one endpoint:\n%s", text)
+	}
+	endpoint := monitor.Spec.PodMetricsEndpoints[0]
+	for _, r := range endpoint.Relabelings {
+		for theirs, name := range map[string]string{"sourceLabels": "source_labels", "targetLabel": "target_label"} {
+			if value, ok := r[theirs]; ok {
+				r[name] = value
+				delete(r, theirs)
+			}
+		}
+	}
+	return map[string]any{
+		"job_name": "podMonitor/kube-system/fairlead/0", "metrics_path": endpoint.Path, "relabel_configs": endpoint.Relabelings,
+		"static_configs": f.discover(monitor.Spec.Selector.MatchLabels),
+	}
+}
+
+// discovered is a target that Prometheus finds, with what it and the operator say about it.
+type discovered struct {
+	Targets []string          `json:"targets"`
+	Labels  map[string]string `json:"labels"`
+}
+
+// discover returns the targets of the pods that have the labels, as Prometheus finds them: one for
+// each container, with the pod's address and no port as the containers declare none.
+func (f *fixture) discover(labels map[string]string) (all []discovered) {
+	f.t.Helper()
+	var selector []string
+	for name, value := range labels {
+		selector = append(selector, name+"="+value)
+	}
+	var pods struct {
+		Items []struct {
+			Spec struct {
+				NodeName                   string
+				Containers, InitContainers []struct{ Name string }
+			}
+			Status struct{ PodIP string }
+		}
+	}
+	text := f.mustAsk("--namespace=kube-system", "get", "pods", "--selector="+strings.Join(selector, ","), "--output=json")
+	if err := json.Unmarshal([]byte(text), &pods); err != nil {
+		f.t.Fatal(err)
+	}
+	for _, p := range pods.Items {
+		for _, c := range slices.Concat(p.Spec.Containers, p.Spec.InitContainers) {
+			all = append(all, discovered{[]string{p.Status.PodIP}, map[string]string{
+				"__meta_kubernetes_pod_ip": p.Status.PodIP, "__meta_kubernetes_pod_container_name": c.Name, "__meta_kubernetes_pod_node_name": p.Spec.NodeName,
+				"container": c.Name, // the operator adds it, so that every container is a target of its own
+			}})
+		}
+	}
+	return all
 }
 
 // ask queries the API and decodes the data of the answer into the value that into points to.
@@ -151,10 +229,10 @@ func (f *fixture) expressions(asked func(expr string) bool) (list []string) {
 	return list
 }
 
-// seen has Prometheus scrape the agents at a port, and checks that the expressions asked for, with at least as
-// many metrics, have data from each node, and that no alert is pending or firing.
-func (f *fixture) seen(port string, asked func(expr string) bool, metrics int) {
-	p, expressions := f.startPrometheus(port), f.expressions(asked)
+// seen has Prometheus scrape the agents, each once, and checks that the expressions asked for, with at
+// least as many metrics, have data from each node, and that no alert is pending or firing.
+func (f *fixture) seen(asked func(expr string) bool, metrics int) {
+	p, expressions := f.startPrometheus(), f.expressions(asked)
 	names := slices.Compact(slices.Sorted(slices.Values(regexp.MustCompile(`\bfairlead_\w+`).FindAllString(strings.Join(expressions, " "), -1))))
 	if len(names) < metrics {
 		f.t.Errorf("the dashboard shows only %d metrics", len(names))
@@ -169,6 +247,10 @@ func (f *fixture) seen(port string, asked func(expr string) bool, metrics int) {
 		}
 		return nil
 	})
+	// Without brackets around an IPv6 address, only some versions of Prometheus find the port.
+	if n, _, err := p.nodes(`up{job="fairlead",instance=~"([^:]+|\\[.+]):[0-9]+"}`); n != f.Nodes || err != nil {
+		f.t.Errorf("Prometheus has %d targets with an address and a port, %v, want one on each node", n, err)
+	}
 	limit := regexp.MustCompile(`^(.*[})\]]) (?:>|==) 0$`) // has series only if something is wrong
 	for _, expr := range expressions {
 		if m := limit.FindStringSubmatch(expr); m != nil {

@@ -6,6 +6,7 @@ package upkeep
 import (
 	"bufio"
 	"bytes"
+	"debug/buildinfo"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -42,6 +43,8 @@ var (
 // change is a value of the chart and the option that it sets.
 type change struct{ set, option, value string }
 
+// changes returns what may change under load. The routing is not part of it: nodes with different
+// ones do not reach each other's pods, and the tunnel takes its address along when it goes.
 func changes() []change {
 	all := []change{
 		{"loadBalancer.algorithm=maglev", "algorithm", "maglev"},
@@ -59,11 +62,16 @@ func changes() []change {
 	return all[:1]
 }
 
-// makeImage builds the agent's image.
-func (f *fixture) makeImage(dir string) {
+// makeImage builds the agent's image. With a build tag, which its programs record and which becomes
+// its name's tag, it is another image of the same code.
+func (f *fixture) makeImage(dir, tag string) {
 	f.t.Helper()
 	image := exec.Command("go", "run", "./deploy/image", "-arch="+runtime.GOARCH, "-output="+dir)
 	image.Dir = root
+	if tag != "" {
+		image.Args = append(image.Args, "-name=fairlead.io/fairlead:"+tag)
+		image.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -tags="+tag)
+	}
 	if out, err := image.CombinedOutput(); err != nil {
 		f.t.Fatalf("%v\n%s", err, out)
 	}
@@ -78,9 +86,11 @@ func (f *fixture) install(dir string, options ...string) {
 func TestUpkeep(t *testing.T) {
 	dir := t.TempDir()
 	f := newFixture(t, "-family", *family, "-cni", "none") // with nothing that connects pods or serves Services
-	f.makeImage(dir)
+	f.makeImage(dir, "")
+	f.makeImage(dir+"/"+otherTag, otherTag)
 	before := f.snapshots()
 	f.install(dir, "-set", "metrics.address=:10249")
+	f.rig(nil, "import", "-prefix", f.Prefix, dir+"/"+otherTag+"/fairlead.tar")
 	f.apply(workload)
 	f.mustAsk("rollout", "status", "daemonset/echo", waitFlag)
 	f.mustAsk("wait", "--for=condition=Ready", "pod/client", waitFlag)
@@ -94,7 +104,7 @@ func TestUpkeep(t *testing.T) {
 		})
 	}
 	run("nothing", func(*fixture) {}) // requests must succeed without any change
-	run("Prometheus", func(f *fixture) { f.seen("10249", func(expr string) bool { return !optional.MatchString(expr) }, 50) })
+	run("Prometheus", func(f *fixture) { f.seen(func(expr string) bool { return !optional.MatchString(expr) }, 50) })
 	run("upgrade", (*fixture).upgrade)
 	run("rollback", (*fixture).rollback)
 	run("agents deleted", (*fixture).deleteAgents)
@@ -112,7 +122,13 @@ func TestUpkeep(t *testing.T) {
 // isOfNoAgent reports whether a line about a node may differ regardless of agents: a rebooted node
 // has a device with another hardware address, and a link-local address derived from it.
 func isOfNoAgent(line string) bool {
-	return strings.Contains(line, "fe80::") && !strings.Contains(line, "fe80::/")
+	return strings.Contains(line, "fe80::") && !strings.Contains(line, "fe80::/") || slices.Contains(filesOfKernel(), line)
+}
+
+// filesOfKernel are what the kernel puts into a BPF file system. The one that the agents mount
+// stays.
+func filesOfKernel() []string {
+	return []string{"file /sys/fs/bpf/maps.debug", "file /sys/fs/bpf/progs.debug"}
 }
 
 func (f *fixture) apply(manifests string) {
@@ -120,25 +136,52 @@ func (f *fixture) apply(manifests string) {
 	f.rig(strings.NewReader(manifests), "kubectl", "-prefix", f.Prefix, "--", "apply", "--filename=-")
 }
 
-// upgrade switches features one after another on a working cluster, as a user would. The agents are
-// replaced one node at a time.
+// otherTag is the tag of the image that the agents are upgraded to.
+const otherTag = "other"
+
+// upgrade changes to another image and switches features one after another on a working cluster, as
+// a user would. The agents are replaced one node at a time.
 func (f *fixture) upgrade() {
+	f.requireTag("")
 	for _, c := range changes() {
-		f.helm("upgrade", "--namespace=kube-system", "--reuse-values", "--set="+c.set, "fairlead", "charts/fairlead")
+		f.helm("upgrade", "--namespace=kube-system", "--reuse-values", "--set=image.digest=,image.tag="+otherTag, "--set="+c.set, "fairlead", "charts/fairlead")
 		f.agents()
+		f.requireTag(otherTag)
 		if is := f.option(c.option); is != c.value {
 			f.t.Errorf("with %s the agents have %s=%s", c.set, c.option, is)
 		}
 	}
 }
 
-// rollback returns to the first revision.
+// rollback returns to the first revision, and so to the first image.
 func (f *fixture) rollback() {
 	f.helm("rollback", "--namespace=kube-system", "fairlead", "1")
 	f.agents()
+	f.requireTag("")
 	for _, c := range changes() {
 		if is := f.option(c.option); is == c.value {
 			f.t.Errorf("after the rollback, the agents still have %s=%s", c.option, is)
+		}
+	}
+}
+
+// requireTag checks that the agents that run are of the image with a build tag, as their programs
+// record it.
+func (f *fixture) requireTag(want string) {
+	f.t.Helper()
+	for _, name := range f.Names() {
+		info, err := buildinfo.ReadFile(fmt.Sprintf("/proc/%d/exe", f.agent(name)))
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		tag := ""
+		for _, s := range info.Settings {
+			if s.Key == "-tags" {
+				tag = s.Value
+			}
+		}
+		if tag != want {
+			f.t.Errorf("the agent of %s was built with the tag %q, want %q", name, tag, want)
 		}
 	}
 }
