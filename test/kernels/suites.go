@@ -97,7 +97,7 @@ func suites() []suite {
 			modules: []string{"nft_ct", "nft_queue", "nfnetlink_queue"}, args: []string{"-test.run=^TestNetworkPolicy$"},
 			// This relies on the stack and nftables, which are alike on all kernels; the newest one
 			// takes twice as long, for the programs of three nodes.
-			without: []string{"6.12", "7.2"}, limit: 3 * time.Minute,
+			without: []string{"6.12", "7.2"}, limit: 5 * time.Minute,
 		},
 		{
 			name: "bandwidth", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni", "cmd/fairlead"},

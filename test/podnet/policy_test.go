@@ -63,6 +63,7 @@ func answerAt(place string) string {
 // another client that it does not let.
 type guarded struct {
 	*kingdom
+	tunnels bool   // carry packets to pods on other nodes
 	servers []*pod // by node
 	clients []client
 	outside *rig.Netns // on the link of the nodes
@@ -76,7 +77,7 @@ type client struct {
 
 func newGuarded(t *testing.T, l land) *guarded {
 	t.Helper()
-	g := &guarded{kingdom: newSpeakers(t, l)}
+	g := &guarded{kingdom: newSpeakers(t, l), tunnels: l.mode == fabric.VXLAN}
 	g.tell(g.objects)
 	near, past, allowed := g.nodes[0].pod("near"), g.nodes[2].pod("past"), g.nodes[0].pod("allowed")
 	g.nodes[0].mustAdd(near)
@@ -105,6 +106,16 @@ func newGuarded(t *testing.T, l land) *guarded {
 func (g *guarded) addrOf(node int, is4 bool) netip.Addr {
 	at := slices.IndexFunc(g.objects[node].Addrs, func(a netip.Addr) bool { return a.Is4() == is4 })
 	return g.objects[node].Addrs[at]
+}
+
+// firstTo returns the address that the first node has toward the server on a node. Its end of a
+// tunnel has the first address of its pods' network.
+func (g *guarded) firstTo(node int, is4 bool) netip.Addr {
+	if !g.tunnels || node == 0 {
+		return g.addrOf(0, is4)
+	}
+	at := slices.IndexFunc(g.objects[0].PodCIDRs, func(p netip.Prefix) bool { return p.Addr().Is4() == is4 })
+	return g.objects[0].PodCIDRs[at].Addr()
 }
 
 // publish adds the namespace and the pods, which are labelled by their role, to an API server.
@@ -165,12 +176,12 @@ func (g *guarded) callers() (list []caller) {
 	direct := func(is4 bool, server int) netip.Addr { return g.servers[server].addr[is4] }
 	service := func(is4 bool, server int) netip.Addr { return clusterIP(is4, 10+server) }
 	balancer := func(is4 bool, server int) netip.Addr { return clusterIP(is4, 20+server) }
-	firstNode := func(is4 bool, _ int) netip.Addr { return g.addrOf(0, is4) }
+	firstNode := func(is4 bool, server int) netip.Addr { return g.firstTo(server, is4) }
 	balanced := func(is4 bool, server int) netip.Addr {
 		if server == 0 {
 			return outsiders[is4]
 		}
-		return g.addrOf(0, is4)
+		return g.firstTo(server, is4)
 	}
 	onFirst := func(server int) bool { return server == 0 }
 	for _, p := range g.clients {
@@ -232,13 +243,20 @@ func (g *guarded) ask(t *testing.T, when string, enforced func(server int) bool)
 
 // TestNetworkPolicy checks that kube-network-policies enforces a NetworkPolicy on nodes whose
 // packets go through the stack, in whatever way a server is asked: by its own address or a
-// Service's, on its node or from another. On a node whose packets bypass the stack, it knows the
+// Service's, on its node or from another, by routes or through a tunnel. On a node whose packets bypass the stack, it knows the
 // policy too but sees none of them. Its counters show that those without an answer were dropped and
 // not just late.
 func TestNetworkPolicy(t *testing.T) {
 	rig.Root(t)
 	needQueue(t)
-	l := land{mode: fabric.Native, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: true, lastPast: true}
+	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
+		t.Run(mode, func(t *testing.T) {
+			enforcing(t, land{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: true, lastPast: true})
+		})
+	}
+}
+
+func enforcing(t *testing.T, l land) {
 	g, objects := newGuarded(t, l), newObjectServer()
 	g.publish(t, objects)
 	var enforcers []enforcer
