@@ -126,33 +126,6 @@ func TestHoldMeanwhile(t *testing.T) {
 	}
 }
 
-// However often the programs wake the agent, programs that had begun earlier have time to see that
-// sockets are leaving: two sweeps are never close together.
-func TestSweepsAreApart(t *testing.T) {
-	rig.Root(t)
-	s, err := Open(Config{BPFFS: rig.BPFFS(t), Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- s.Run(ctx) }()
-	began := time.Now()
-	for time.Since(began) < 300*time.Millisecond {
-		s.note()
-		time.Sleep(100 * time.Microsecond)
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
-	most := uint32(time.Since(began)/sweepFirst) + 1
-	if sweeps, err := s.now.control(bpf.SockmapControlCONTROL_LOOK); err != nil || sweeps < 2 || sweeps > most {
-		t.Errorf("%d sweeps in %v, %v; want at most %d", sweeps, time.Since(began), err, most)
-	}
-}
-
 // Connections are found however many others wait for an end that is not here.
 func TestCrowd(t *testing.T) {
 	rig.Root(t)
