@@ -19,7 +19,11 @@ type pace struct {
 	pause time.Duration
 }
 
-func newPace() *pace { return &pace{timer: time.NewTimer(0), due: time.Now(), pause: sweepFirst} }
+// newPace returns a pace with a sweep due. An earlier agent may just have swept.
+func newPace() *pace {
+	now := time.Now()
+	return &pace{timer: time.NewTimer(sweepFirst), last: now, due: now.Add(sweepFirst), pause: sweepFirst}
+}
 
 // soon has the next sweep follow as soon as it may.
 func (p *pace) soon() {

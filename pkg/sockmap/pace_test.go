@@ -21,8 +21,8 @@ func TestSweepsAreApart(t *testing.T) {
 	defer s.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- s.Run(ctx) }()
 	began := time.Now()
+	go func() { ended <- s.Run(ctx) }()
 	for time.Since(began) < 300*time.Millisecond {
 		s.note()
 		time.Sleep(100 * time.Microsecond)

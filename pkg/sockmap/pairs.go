@@ -14,9 +14,9 @@ type Pair struct {
 	Client, Server           netip.AddrPort // each end's own address
 	ClientNetns, ServerNetns uint64
 	State                    string
-	Exclusion                string // why it uses TCP for good; empty if it does not
-	Inside                   int    // how many of its sockets are in the map
-	Turns                    uint32
+	Exclusion                string    // why it uses TCP for good; empty if it does not
+	Inside                   int       // how many of its sockets are in the map
+	Turns                    uint32    // in the map: messages that have bypassed TCP since
 	Redirected, Passed       [2]uint64 // bytes sent by the client and by the server
 }
 

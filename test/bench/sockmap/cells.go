@@ -68,6 +68,10 @@ func kinds() []kind {
 			questions: streamed(goalStream),
 		},
 		{name: "streams in both directions", run: mingles, largest: inFlight, cores: 2, rounds: 2, count: fewer(30_000, 80<<20), questions: streamed(goalStream)},
+		{
+			name: fmt.Sprintf("requests answered in %d messages", pieces), run: fetches, largest: 4 << 10, cores: 2, rounds: 2, count: fewer(800, 1<<20),
+			questions: streamed(goalStream),
+		},
 		{name: "stream after a conversation, later", run: settled, cores: 1, rounds: 3, count: fewer(30_000, 160<<20), questions: streamed(goalStream)},
 	}
 }

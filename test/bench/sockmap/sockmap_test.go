@@ -130,7 +130,7 @@ func testRows(t *testing.T, binaries string) {
 	args := []string{"-binaries=" + binaries, "-output=" + path, "-rounds=9", "-effort=0.002", "-sizes=64"}
 	for _, only := range []string{
 		"request, loopback, 64 B, epoll, same", "request, pods, 64 B, epoll", "request, " + stacked + ", 64 B, blocking, same", "stream, pods, 64 B, epoll, same",
-		"at once, pods, 64 B, epoll, same", "both directions, pods, 64 B, epoll, same", "later, loopback, 64 B, epoll, same", "close, pods", "programs", "16 connections, same core",
+		"at once, pods, 64 B, epoll, same", "both directions, pods, 64 B, epoll, same", "64 messages, pods, 64 B, epoll, same", "later, loopback, 64 B, epoll, same", "close, pods", "programs", "16 connections, same core",
 		"pure proxy, 64 B requests", "64 KiB of a stream", "hazards", "until it is out of the map, 65536",
 	} {
 		args = append(args, "-only="+only)
@@ -154,7 +154,7 @@ func testRows(t *testing.T, binaries string) {
 	for name, want := range map[string]int{
 		"request, loopback": 2, "request, pods": 2 * len(cores()), "request, " + stacked: 2, "request, pods, bare minimum": 2 * len(cores()),
 		"request, pods, by TCP, in the map": 2 * len(cores()), "stream, pods": 2, "stream after a conversation, at once, pods": 2,
-		"stream after a conversation, at once, pods, by TCP, in the map": 2, "stream after a conversation, later, loopback": 2, "streams in both directions, pods": 2, "connect, request, close, pods": len(cores()) * 3,
+		"stream after a conversation, at once, pods, by TCP, in the map": 2, "stream after a conversation, later, loopback": 2, "streams in both directions, pods": 2, "requests answered in 64 messages, pods": 2, "connect, request, close, pods": len(cores()) * 3,
 		"connect, request, close, pods, taking no part": len(cores()) * 3, "request, pods, Unix socket": 2 * len(cores()), "stream after a conversation, until it is out of the map": 2,
 		"proxied requests, 2000 a second of 16 KiB": 2, "proxied requests, 2000 a second of 16 KiB, beside direct ones": 1,
 		"hazards of a pure proxy": (ways+1)*5 + 1,

@@ -277,6 +277,10 @@ func (t *talk) mingle(count, size int) (both, error) {
 	return t.do(both, both)
 }
 
+func (t *talk) fetch(count, size int) (both, error) {
+	return t.do(order{Do: "fetch", Count: count, Size: size}, order{Do: "supply", Count: count, Size: size})
+}
+
 func (t *talk) close() error {
 	_, err := t.do(order{Do: "close"}, order{Do: "close"})
 	if t.mode == held {

@@ -125,11 +125,25 @@ func mingles(t *talk, j job) (round.Sample, error) {
 	if err := t.converse(min(j.size, chat)); err != nil {
 		return round.Sample{}, err
 	}
+	return t.eitherWay(j, func() (both, error) { return t.mingle(j.count, j.size) })
+}
+
+// fetches are requests that are each answered in many messages, over connections that had a
+// conversation before.
+func fetches(t *talk, j job) (round.Sample, error) {
+	if err := t.converse(min(j.size, chat)); err != nil {
+		return round.Sample{}, err
+	}
+	return t.eitherWay(j, func() (both, error) { return t.fetch(j.count, j.size) })
+}
+
+// eitherWay measures traffic of which the programs decide which way it goes.
+func (t *talk) eitherWay(j job, f func() (both, error)) (round.Sample, error) {
 	check := t.wentItsWay(j)
-	if t.mode == on { // which way is up to the programs
+	if t.mode == on {
 		check = func(state, state) error { return nil }
 	}
-	b, err := t.proven(func() (both, error) { return t.mingle(j.count, j.size) }, check)
+	b, err := t.proven(f, check)
 	if err != nil {
 		return round.Sample{}, err
 	}

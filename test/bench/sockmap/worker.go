@@ -102,7 +102,7 @@ func workerMain([]string) int {
 func (w *worker) do(o order) (r reply, err error) {
 	steps := map[string]func(order, *reply) error{
 		"listen": w.listen, "accept": w.accept, "dial": w.dial, "ask": w.ask, "answer": w.answer, "pour": w.pour, "sink": w.sink,
-		"mingle": w.mingle, "visit": w.visit, "host": w.host, "close": w.close,
+		"mingle": w.mingle, "fetch": w.fetch, "supply": w.supply, "visit": w.visit, "host": w.host, "close": w.close,
 		"entertain": w.entertain, "gather": w.gather, "burst": w.burst, "scatter": w.scatter, "forward": w.forward,
 		"least": w.least, "meet": w.meets, "join": w.join, "relay": w.relay, "hoard": w.hoard, "drain": w.drain, "reset": w.reset, "finish": w.finish,
 	}
@@ -275,6 +275,42 @@ func (w *worker) mingle(o order, r *reply) error {
 			}
 			r.Done++
 		}
+	}
+	return nil
+}
+
+// pieces is how many messages answer a fetch, as rows do a query.
+const pieces = 64
+
+// fetch sends messages, and reads the pieces of the answer to each before it sends the next.
+func (w *worker) fetch(o order, r *reply) error {
+	message := w.buffer[:o.Size]
+	for range o.Count {
+		if err := w.conn.say(message); err != nil {
+			return err
+		}
+		for range pieces {
+			if err := w.conn.fill(message); err != nil {
+				return err
+			}
+		}
+		r.Done++
+	}
+	return nil
+}
+
+func (w *worker) supply(o order, r *reply) error {
+	message := w.buffer[:o.Size]
+	for range o.Count {
+		if err := w.conn.fill(message); err != nil {
+			return err
+		}
+		for range pieces {
+			if err := w.conn.say(message); err != nil {
+				return err
+			}
+		}
+		r.Done++
 	}
 	return nil
 }
