@@ -304,7 +304,8 @@ static __always_inline enum passing decide(struct sk_msg_md *msg, struct end *en
 	if (!tp || !end->peer)
 		return PASSING_ALONE;
 	if (pair->run[side] > cfg.run) {
-		count_slowed(pair);
+		if (pair->run[side] > cfg.stream)
+			leave_streaming(pair);
 		return PASSING_RUN;
 	}
 	why = send_way(pair);
@@ -344,8 +345,6 @@ int sockmap_message(struct sk_msg_md *msg)
 	pair->redirected[side] += msg->size;
 	pair->waiting[side] += MESSAGE + msg->size;
 	pair->turns++;
-	if (pair->slowed)
-		pair->slowed--;
 	return SK_PASS;
 }
 
@@ -427,7 +426,7 @@ int sockmap_admit(struct bpf_iter__bpf_sk_storage_map *ctx)
 		goto out;
 	}
 	count(TALLY_ADMITTED, 0);
-	pair->turns = pair->slowed = 0;
+	pair->turns = 0;
 	if ((__sync_fetch_and_or(&pair->inside, bit) | bit) == 3)
 		__sync_val_compare_and_swap(&pair->state, PAIR_CHOSEN, PAIR_SHORT);
 out:

@@ -10,13 +10,11 @@ enum {
 	STREAM_PAYS = 4,  /* messages past TCP that make up for each message of a stream in the map */
 };
 
-/* Counts a message that uses TCP because it is one of many in a row, which costs more in the map
- * than outside. If these outweigh the others, the connection leaves the map. Unless it has gained
- * more before, it takes longer to prove that it has become a conversation again. */
-static __always_inline void count_slowed(struct pair *pair)
+/* Makes a connection leave the map whose one side keeps sending. Unless it has gained enough before,
+ * it takes longer to prove that it has become a conversation again. */
+static __always_inline void leave_streaming(struct pair *pair)
 {
-	if (++pair->slowed <= cfg.stream ||
-	    __sync_val_compare_and_swap(&pair->state, PAIR_SHORT, PAIR_LEAVING) != PAIR_SHORT)
+	if (__sync_val_compare_and_swap(&pair->state, PAIR_SHORT, PAIR_LEAVING) != PAIR_SHORT)
 		return;
 	if (pair->turns < STREAM_PAYS * cfg.stream) {
 		pair->needed *= 4;

@@ -106,10 +106,8 @@ struct pair {
 	__u32 run[SIDES]; /* messages since the other side sent one */
 	/* bytes redirected, with overhead, since the other end's queue was last seen empty */
 	__u32 waiting[SIDES];
-	/* messages that used TCP in the map for coming in a row, less those that bypassed TCP since */
-	__u16 slowed;
-	__u8 streamed; /* how often it left the map for being a stream, soon after it had come */
-	__u8 refused;  /* how often the kernel refused it */
+	__u16 streamed; /* how often it left the map for being a stream, soon after it had come */
+	__u16 refused;	/* how often the kernel refused it */
 	__u64 redirected[SIDES];
 	__u64 passed[SIDES]; /* bytes that used TCP while the sockets were in the map */
 	__u64 rules;	     /* that both ends have in common */

@@ -94,9 +94,8 @@ type SockmapPair struct {
 	Spliced    uint32
 	Run        [2]uint32
 	Waiting    [2]uint32
-	Slowed     uint16
-	Streamed   uint8
-	Refused    uint8
+	Streamed   uint16
+	Refused    uint16
 	Redirected [2]uint64
 	Passed     [2]uint64
 	Rules      uint64

@@ -43,9 +43,6 @@ func DefaultLimits() Limits {
 }
 
 func (l Limits) check() error {
-	if l.Stream > mostStream {
-		return fmt.Errorf("check limits of conversations: stream is %d, at most %d can be counted", l.Stream, mostStream)
-	}
 	if l.Turns == 0 || l.Budget == 0 || l.Run == 0 || l.Stream < l.Run || l.Show <= 0 {
 		return fmt.Errorf("check limits of conversations %+v: none may be zero, and stream must not be below run", l)
 	}
@@ -62,7 +59,6 @@ func (l Limits) check() error {
 }
 
 const (
-	mostStream = 1 << 15 // the programs count in 16 bits
 	mostExcept = 64
 	nameLength = 15
 )
