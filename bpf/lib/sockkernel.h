@@ -56,9 +56,10 @@ struct socket_wq {
 	struct wait_queue_head wait;
 } __attribute__((preserve_access_index));
 
-enum sock_flags { /* placeholders; the values are relocated */
-		  SOCK_RCVTSTAMP = 8,
-		  SOCK_ZEROCOPY = 18,
+/* Placeholders; the values are relocated. */
+enum sock_flags {
+	SOCK_RCVTSTAMP = 8,
+	SOCK_ZEROCOPY = 18,
 };
 
 struct net {

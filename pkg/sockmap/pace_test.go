@@ -25,7 +25,7 @@ func TestSweepsAreApart(t *testing.T) {
 	go func() { ended <- s.Run(ctx) }()
 	for time.Since(began) < 300*time.Millisecond {
 		s.note()
-		time.Sleep(100 * time.Microsecond)
+		time.Sleep(100 * time.Microsecond) // or the loop takes the processor that the sweeps need
 	}
 	cancel()
 	if err := <-ended; err != nil {

@@ -101,7 +101,7 @@ func TestHoard(t *testing.T) {
 // takes much more memory than it has bytes.
 func TestBabble(t *testing.T) {
 	limits := sockmap.DefaultLimits()
-	limits.Run, limits.Stream = 1<<15, 1<<15 // or they would leave for streaming
+	limits.Run, limits.Stream = 1<<20, 1<<20 // or they would leave for streaming
 	w, c := short(t, limits)
 	before := w.redirected()
 	c.ok("babble 5000")
