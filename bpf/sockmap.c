@@ -195,21 +195,25 @@ int sockmap_read(__u64 *ctx)
 SEC("fexit/tcp_bpf_recvmsg")
 int sockmap_seen(__u64 *ctx)
 {
+	struct end *end;
 	__u64 got = 0;
 
 	bpf_get_func_ret(ctx, &got);
-	return edge_seen((struct sock *)ctx[0], got, ctx[3], ctx[2]);
+	end = edge_end((struct sock *)ctx[0], got, ctx[3]);
+	if (end)
+		edge_seen(end, got, ctx[2]);
+	return 0;
 }
 
-/* Runs after each read of any socket. How much was asked for is known of simple calls; the others
- * prove nothing. */
+/* Runs after each read of any socket. */
 SEC("tp_btf/sock_recv_length")
 int sockmap_seen_of_all(__u64 *ctx)
 {
-	struct call call = call_now();
-	bool simple = call.number == cfg.reads[0] || call.number == cfg.recv;
+	struct end *end = edge_end((struct sock *)ctx[0], ctx[1], ctx[2]);
 
-	return edge_seen((struct sock *)ctx[0], ctx[1], ctx[2], simple ? call.arg3 : 0);
+	if (end)
+		edge_seen(end, ctx[1], asked_now());
+	return 0;
 }
 
 /* Runs when a TCP socket is destroyed, for every socket of the machine. */

@@ -7,9 +7,10 @@
 #include "sockkernel.h"
 #include "sockmaprows.h"
 
-/* The current system call and its third and fourth argument. */
+/* The current system call and some of its arguments. */
 struct call {
 	__u64 number;
+	__u64 arg2;
 	__u64 arg3;
 	__u64 arg4;
 };
@@ -22,10 +23,56 @@ static __always_inline struct call call_now(void)
 	struct pt_regs___arm *arm = regs;
 
 	if (bpf_core_field_exists(x86->orig_ax))
-		return (struct call) { x86->orig_ax, x86->dx, x86->r10 };
+		return (struct call) { x86->orig_ax, x86->si, x86->dx, x86->r10 };
 	if (bpf_core_field_exists(arm->syscallno))
-		return (struct call) { arm->syscallno, arm->regs[2], arm->regs[3] };
+		return (struct call) { arm->syscallno, arm->regs[1], arm->regs[2], arm->regs[3] };
 	return (struct call) {};
+}
+
+/* As a process passes them to its calls. */
+struct iovec {
+	__u64 base;
+	__u64 len;
+};
+
+struct msghdr {
+	__u64 name;
+	__u64 namelen;
+	__u64 iov;
+	__u64 iovlen;
+};
+
+enum {
+	PIECES_MOST = 32, /* of the memory to read into that are counted */
+};
+
+/* Returns how many bytes the pieces of memory have that a process reads into, or fewer. */
+static __always_inline __u64 room_in(__u64 iov, __u64 count)
+{
+	struct iovec piece;
+	__u64 room = 0;
+
+	for (__u32 i = 0; i < PIECES_MOST && i < count; i++) {
+		if (bpf_probe_read_user(&piece, sizeof(piece), (struct iovec *)iov + i))
+			break;
+		room += piece.len;
+	}
+	return room;
+}
+
+/* Returns how many bytes the current call asks for at most, or fewer; zero if that is not known. */
+static __always_inline __u64 asked_now(void)
+{
+	struct call call = call_now();
+	struct msghdr header;
+
+	if (call.number == cfg.reads[0] || call.number == cfg.recv)
+		return call.arg3;
+	if (call.number == cfg.reads[1])
+		return room_in(call.arg2, call.arg3);
+	if (call.number == cfg.recvmsg && !bpf_probe_read_user(&header, sizeof(header), (void *)call.arg2))
+		return room_in(header.iov, header.iovlen);
+	return 0;
 }
 
 enum {

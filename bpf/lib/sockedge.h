@@ -116,17 +116,22 @@ static __always_inline void edge_read(struct end *end, struct pair *pair, bool f
 	edge_judge(end, pair);
 }
 
-/* Notes how a read of a socket in the map ended, whichever way data came. A look that finds nothing
+/* Returns what is known of a socket if it matters how this read of it ended. A look that finds nothing
  * may be one that would take nothing (MSG_PEEK). */
-static __always_inline int edge_seen(struct sock *sk, __s32 got, __u32 flags, __u64 asked)
+static __always_inline struct end *edge_end(struct sock *sk, __s32 got, __u32 flags)
 {
 	struct end *end = bpf_sk_storage_get(&ends, sk, NULL, 0);
-	struct pair *pair;
 
 	if (!end || !end->edge || (got <= 0 && got != -EAGAIN) || (got > 0 && flags & FLAG_PEEK))
-		return 0;
-	pair = pair_of(end);
+		return NULL;
+	return end;
+}
+
+/* Notes how a read of a socket in the map ended, whichever way data came. */
+static __always_inline void edge_seen(struct end *end, __s32 got, __u64 asked)
+{
+	struct pair *pair = pair_of(end);
+
 	if (pair && pair->inside & (1 << (end->side & 1)))
 		edge_read(end, pair, got > 0, got > 0 && (__u32)got < asked);
-	return 0;
 }

@@ -126,7 +126,7 @@ struct tcp_sock {
 } __attribute__((preserve_access_index));
 
 struct pt_regs___x86 {
-	unsigned long orig_ax, dx, r10;
+	unsigned long orig_ax, si, dx, r10;
 } __attribute__((preserve_access_index));
 
 struct pt_regs___arm {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +18,7 @@ import (
 // returned less than it asked for, as a reader may with TCP. Else it looks again until nothing is left.
 type edgeReader struct {
 	fd, epoll int
+	call      func(fd int, p []byte) (int, error)
 	rests     bool
 	told      bool
 }
@@ -42,7 +44,7 @@ func (r *edgeReader) read(want, room int) (got []byte, err error) {
 		if err := r.wait(); err != nil {
 			return got, err
 		}
-		n, err := unix.Read(r.fd, piece)
+		n, err := r.call(r.fd, piece)
 		switch {
 		case errors.Is(err, unix.EAGAIN):
 			r.told = false
@@ -93,7 +95,7 @@ func (w *world) edge(fd int, rests bool) *edgeReader {
 	w.Must(err)
 	w.T.Cleanup(func() { unix.Close(epoll) })
 	w.Must(unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(fd)}))
-	return &edgeReader{fd: fd, epoll: epoll, rests: rests}
+	return &edgeReader{fd: fd, epoll: epoll, call: unix.Read, rests: rests}
 }
 
 // converse has a client send requests, and the reader answer them. If the reader looks again until nothing is left, it
@@ -107,7 +109,7 @@ func (w *world) converse(client int, r *edgeReader, times int) {
 		got, err := r.read(len(message), 4096)
 		w.Must(err)
 		if !r.rests {
-			if _, err := unix.Read(r.fd, make([]byte, 1)); !errors.Is(err, unix.EAGAIN) {
+			if _, err := r.call(r.fd, make([]byte, 4096)); !errors.Is(err, unix.EAGAIN) {
 				w.T.Fatalf("something comes after request %d: %v", i, err)
 			}
 		}
@@ -139,27 +141,43 @@ func (w *world) strandEdge(client int, r *edgeReader) {
 	}
 }
 
-// TestEdge checks that readers by edge-triggered epoll get data past TCP only if they look again until nothing is left:
-// others would not be told of what comes by TCP behind it.
+// TestEdge checks that readers by edge-triggered epoll get data past TCP only if they look again until nothing is left,
+// by whatever call they read: others would not be told of what comes by TCP behind it.
 func TestEdge(t *testing.T) {
-	for rests, want := range map[bool]string{false: "short ", true: "excluded edge"} {
-		t.Run(want, func(t *testing.T) {
-			w := newWorldAsIs(t, sockmap.DefaultLimits())
-			client, server := w.rawPair()
-			r := w.edge(server, rests)
-			w.Until("the reader is known", func() bool {
-				w.converse(client, r, 20)
-				list := w.pairs()
-				return len(list) == 1 && list[0].State+" "+list[0].Exclusion == want && (rests || list[0].Redirected[0] > 0)
+	pieces := func(p []byte) [][]byte { return slices.Collect(slices.Chunk(p, max(len(p)/5, 1))) }
+	calls := map[string]func(int, []byte) (int, error){
+		"read":  unix.Read,
+		"readv": func(fd int, p []byte) (int, error) { return unix.Readv(fd, pieces(p)) },
+		"recvfrom": func(fd int, p []byte) (int, error) {
+			n, _, err := unix.Recvfrom(fd, p, 0)
+			return n, err
+		},
+		"recvmsg": func(fd int, p []byte) (int, error) {
+			n, _, _, _, err := unix.RecvmsgBuffers(fd, pieces(p), nil, 0)
+			return n, err
+		},
+	}
+	for name, call := range calls {
+		for rests, want := range map[bool]string{false: "short ", true: "excluded edge"} {
+			t.Run(name+": "+want, func(t *testing.T) {
+				w := newWorldAsIs(t, sockmap.DefaultLimits())
+				client, server := w.rawPair()
+				r := w.edge(server, rests)
+				r.call = call
+				w.Until("the reader is known", func() bool {
+					w.converse(client, r, 20)
+					list := w.pairs()
+					return len(list) == 1 && list[0].State+" "+list[0].Exclusion == want && (rests || list[0].Redirected[0] > 0)
+				})
+				if p := w.only(); rests && p.Redirected[0] > 0 {
+					t.Errorf("data for the reader has bypassed TCP: %+v", p)
+				}
+				for range 10 {
+					w.strandEdge(client, r)
+					w.converse(client, r, 5)
+				}
 			})
-			if p := w.only(); rests && p.Redirected[0] > 0 {
-				t.Errorf("data for the reader has bypassed TCP: %+v", p)
-			}
-			for range 10 {
-				w.strandEdge(client, r)
-				w.converse(client, r, 5)
-			}
-		})
+		}
 	}
 }
 
