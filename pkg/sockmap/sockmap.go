@@ -297,9 +297,10 @@ func (s *Sockmap) Run(ctx context.Context) error {
 		case <-s.look:
 			sweeps.soon()
 		case <-sweeps.timer.C:
+			began := time.Now()
 			left, err := s.sweep()
 			s.logged("cannot sweep sockets", err)
-			sweeps.done(left == 0 && err == nil)
+			sweeps.done(time.Since(began), left == 0 && err == nil)
 		case <-rest.C:
 			sweeps.soon()
 		case <-ask.C:
