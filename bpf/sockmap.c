@@ -201,7 +201,7 @@ int sockmap_seen(__u64 *ctx)
 	bpf_get_func_ret(ctx, &got);
 	end = edge_end((struct sock *)ctx[0], got, ctx[3]);
 	if (end)
-		edge_seen(end, got, ctx[2]);
+		edge_seen((struct sock *)ctx[0], end, got, ctx[2]);
 	return 0;
 }
 
@@ -212,7 +212,7 @@ int sockmap_seen_of_all(__u64 *ctx)
 	struct end *end = edge_end((struct sock *)ctx[0], ctx[1], ctx[2]);
 
 	if (end)
-		edge_seen(end, ctx[1], asked_now());
+		edge_seen((struct sock *)ctx[0], end, ctx[1], asked_now());
 	return 0;
 }
 
@@ -290,6 +290,8 @@ static __always_inline enum passing decide(struct sk_msg_md *msg, struct end *en
 	struct tcp_sock *tp = msg->sk ? bpf_skc_to_tcp_sock(msg->sk) : NULL;
 	enum passing why;
 
+	if (tp)
+		edge_sends(end, &tp->inet_conn.icsk_inet.sk, msg->size);
 	/* Who has not heard all does not answer: both stream at once. */
 	if (tp && has_heard(tp))
 		pair->run[other] = 0;

@@ -11,16 +11,20 @@
 
 #include "sockcall.h"
 #include "sockkernel.h"
+#include "sockleave.h"
 #include "sockpair.h"
 
 enum {
 	EDGE_AGAINS = 4,  /* how often at least a reader has looked again that gets data past TCP */
 	EDGE_RESTS = 16,  /* how often at least a reader has rested that is excluded */
-	EDGE_READS = 250, /* after so many without that, a reader that rests is excluded */
+	EDGE_HARDLY = 8,  /* a reader rests if it rests more than so many times as often */
+	EDGE_READS = 250, /* after so many reads without having shown it, a reader is let go of */
 	EDGE_WINDOW = 64, /* what a reader did longer ago counts less and less */
 	EDGE_WAITERS = 8, /* that are looked at; if there are more, one may be edge-triggered */
 	EPOLL_EDGE = 1U << 31,
 };
+
+#define EDGE_NOT_NEXT ((struct epitem *)-1) /* EP_UNACTIVE_PTR */
 
 struct wait_queue_entry {
 	struct list_head entry;
@@ -35,6 +39,8 @@ struct epoll_event {
 } __attribute__((preserve_access_index));
 
 struct epitem {
+	struct list_head rdllink; /* in the list of what the process is to be told */
+	struct epitem *next;	  /* likewise, while it is being told */
 	struct epoll_filefd ffd;
 	struct epoll_event event;
 } __attribute__((preserve_access_index));
@@ -44,15 +50,26 @@ struct eppoll_entry {
 	struct wait_queue_entry wait;
 } __attribute__((preserve_access_index));
 
-/* Reports whether a process waits for a socket by edge-triggered epoll. Anything else that waits has
- * no pointer to an item of epoll for this very file where epoll's entries have it. */
-static __always_inline bool is_edge(const struct sock *sk)
+/* Reports whether an item of epoll is about to tell a process something. */
+static __always_inline bool item_tells(struct epitem *item)
+{
+	void *link = (void *)item + bpf_core_field_offset(item->rdllink);
+
+	if (BPF_CORE_READ(item, rdllink.next) != link)
+		return true;
+	return bpf_core_field_exists(item->next) && BPF_CORE_READ(item, next) != EDGE_NOT_NEXT;
+}
+
+/* Reports whether a process waits for a socket by edge-triggered epoll, or, with telling, is about to
+ * be told something. Anything else that waits has no pointer to an item of epoll for this very file
+ * where epoll's entries have it. */
+static __always_inline bool edge_waits(const struct sock *sk, bool telling)
 {
 	struct file *file = BPF_CORE_READ(sk, sk_socket, file);
 	struct socket_wq *queue = BPF_CORE_READ(sk, sk_wq);
 	void *first = (void *)queue + bpf_core_field_offset(queue->wait.head), *at;
 
-	if (cfg.looks || !file || !queue)
+	if (!file || !queue)
 		return false;
 	at = BPF_CORE_READ(queue, wait.head.next);
 	for (int i = 0; i < EDGE_WAITERS; i++) {
@@ -61,11 +78,30 @@ static __always_inline bool is_edge(const struct sock *sk)
 
 		if (!at || at == first)
 			return false;
-		if (item && BPF_CORE_READ(item, ffd.file) == file && BPF_CORE_READ(item, event.events) & EPOLL_EDGE)
+		if (item && BPF_CORE_READ(item, ffd.file) == file &&
+		    BPF_CORE_READ(item, event.events) & EPOLL_EDGE && (!telling || item_tells(item)))
 			return true;
 		at = BPF_CORE_READ((struct list_head *)at, next);
 	}
 	return true;
+}
+
+static __always_inline bool is_edge(const struct sock *sk)
+{
+	return !cfg.looks && edge_waits(sk, false);
+}
+
+/* Reports whether who sends so many bytes more may have to wait for room. */
+static __always_inline bool may_wait(const struct sock *sk, __u32 bytes)
+{
+	return sk->sk_wmem_queued + (__u64)bytes > (__u64)sk->sk_sndbuf / 2;
+}
+
+/* Reports whether a process is about to be told something of a socket, or will be once there is room
+ * to send again. If it then looks, that is no proof that it would have looked anyway. */
+static __always_inline bool is_told(const struct sock *sk)
+{
+	return may_wait(sk, 0) || edge_waits(sk, true);
 }
 
 static __always_inline void edge_begin(struct end *end, bool edge)
@@ -77,7 +113,8 @@ static __always_inline void edge_begin(struct end *end, bool edge)
 /* Lets an end get data past TCP while its reads show that it looks again, and excludes it if they
  * show that it rests. A reader that always looks again finds more at times, since that has come
  * meanwhile: for a busy proxy in Go, a third of the times. One that rests hardly ever looks again
- * and finds nothing. One whose reads all return as much as it asks for shows neither, and gets
+ * and finds nothing. Whoever is in between for long is too busy to find nothing, as with a stream,
+ * and leaves like one. One whose reads all return as much as it asks for shows neither, and gets
  * nothing past TCP: it may rest after the first read that returns less. */
 static __always_inline void edge_judge(struct end *end, struct pair *pair)
 {
@@ -95,8 +132,12 @@ static __always_inline void edge_judge(struct end *end, struct pair *pair)
 	}
 	if (pair->ready & bit)
 		__sync_fetch_and_and(&pair->ready, ~bit);
-	if (end->unproven >= EDGE_READS && end->rests >= EDGE_RESTS && end->rests > end->agains * 2)
+	if (end->unproven < EDGE_READS || end->rests < EDGE_RESTS || end->rests <= end->agains * 2)
+		return;
+	if (end->rests > end->agains * EDGE_HARDLY)
 		exclude(pair, EXCLUSION_EDGE);
+	else
+		leave_streaming(pair);
 }
 
 /* Notes a read of a socket in the map that returned data, less than was asked for or not, or that
@@ -128,10 +169,17 @@ static __always_inline struct end *edge_end(struct sock *sk, __s32 got, __u32 fl
 }
 
 /* Notes how a read of a socket in the map ended, whichever way data came. */
-static __always_inline void edge_seen(struct end *end, __s32 got, __u64 asked)
+static __always_inline void edge_seen(struct sock *sk, struct end *end, __s32 got, __u64 asked)
 {
 	struct pair *pair = pair_of(end);
 
 	if (pair && pair->inside & (1 << (end->side & 1)))
-		edge_read(end, pair, got > 0, got > 0 && (__u32)got < asked);
+		edge_read(end, pair, got > 0, got > 0 && (__u32)got < asked && !is_told(sk));
+}
+
+/* Notes that a socket sends. */
+static __always_inline void edge_sends(struct end *end, const struct sock *sk, __u32 bytes)
+{
+	if (end->owes && may_wait(sk, bytes))
+		end->owes = false;
 }

@@ -91,6 +91,8 @@ struct sock {
 	struct sock_common __sk_common;
 	int sk_rcvlowat;
 	int sk_peek_off;
+	int sk_sndbuf;
+	int sk_wmem_queued;
 	__u32 sk_tsflags; /* shorter on older kernels */
 	__u8 sk_shutdown;
 	void *sk_user_data;

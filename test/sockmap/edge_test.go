@@ -21,7 +21,24 @@ type edgeReader struct {
 	call      func(fd int, p []byte) (int, error)
 	rests     bool
 	told      bool
+	ended     bool // no more will come, which is told once
 }
+
+// newEdgeReader returns a reader of a socket, which needs closing.
+func newEdgeReader(fd int, rests bool) (*edgeReader, error) {
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	r := &edgeReader{fd: fd, epoll: epoll, call: unix.Read, rests: rests}
+	event := &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(fd)}
+	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd, event); err != nil {
+		return nil, errors.Join(err, r.close())
+	}
+	return r, nil
+}
+
+func (r *edgeReader) close() error { return unix.Close(r.epoll) }
 
 func (r *edgeReader) wait() error {
 	events := make([]unix.EpollEvent, 1)
@@ -34,28 +51,35 @@ func (r *edgeReader) wait() error {
 			return fmt.Errorf("nothing tells the reader of more: %w", os.ErrDeadlineExceeded)
 		}
 		r.told = n > 0
+		r.ended = r.ended || n > 0 && events[0].Events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0
 	}
 	return nil
+}
+
+// readSome reads once there is something.
+func (r *edgeReader) readSome(p []byte) (int, error) {
+	for {
+		if err := r.wait(); err != nil {
+			return 0, err
+		}
+		n, err := r.call(r.fd, p)
+		if errors.Is(err, unix.EAGAIN) {
+			r.told = false
+			continue
+		}
+		r.told = !r.rests || n == len(p) || r.ended
+		return result(n, err)
+	}
 }
 
 // read reads as many bytes as there should be, in pieces as large as the room for them.
 func (r *edgeReader) read(want, room int) (got []byte, err error) {
 	for piece := make([]byte, room); len(got) < want; {
-		if err := r.wait(); err != nil {
+		n, err := r.readSome(piece)
+		if err != nil {
 			return got, err
-		}
-		n, err := r.call(r.fd, piece)
-		switch {
-		case errors.Is(err, unix.EAGAIN):
-			r.told = false
-			continue
-		case err != nil:
-			return got, err
-		case n == 0:
-			return got, unix.ECONNRESET
 		}
 		got = append(got, piece[:n]...)
-		r.told = !r.rests || n == room
 	}
 	return got, nil
 }
@@ -91,11 +115,10 @@ func (w *world) rawPair() (client, server int) {
 // edge returns an edge-triggered reader of a socket.
 func (w *world) edge(fd int, rests bool) *edgeReader {
 	w.T.Helper()
-	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	r, err := newEdgeReader(fd, rests)
 	w.Must(err)
-	w.T.Cleanup(func() { unix.Close(epoll) })
-	w.Must(unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(fd)}))
-	return &edgeReader{fd: fd, epoll: epoll, call: unix.Read, rests: rests}
+	w.T.Cleanup(func() { _ = r.close() })
+	return r
 }
 
 // converse has a client send requests, and the reader answer them. If the reader looks again until nothing is left, it
@@ -112,6 +135,7 @@ func (w *world) converse(client int, r *edgeReader, times int) {
 			if _, err := r.call(r.fd, make([]byte, 4096)); !errors.Is(err, unix.EAGAIN) {
 				w.T.Fatalf("something comes after request %d: %v", i, err)
 			}
+			r.told = false
 		}
 		_, err = unix.Write(r.fd, got)
 		w.Must(err)
@@ -232,6 +256,95 @@ func TestEdgeChanges(t *testing.T) {
 	w.strandEdge(client, r)
 	r.rests = false
 	w.Until("data to bypass TCP again", bypasses)
+}
+
+// TestEdgeBusy checks that a reader by edge-triggered epoll is not given up that looks again until nothing is left, but
+// finds more most of the times: it leaves the map as if the connection were a stream, and comes back.
+func TestEdgeBusy(t *testing.T) {
+	w := newWorldAsIs(t, sockmap.DefaultLimits())
+	client, server := w.rawPair()
+	r := w.edge(server, false)
+	w.Until("data to bypass TCP", func() bool {
+		w.converse(client, r, 20)
+		list := w.pairs()
+		return len(list) == 1 && list[0].Redirected[0] > 0
+	})
+	piece := make([]byte, 4096)
+	w.Until("the reader to leave", func() bool {
+		for i := range 50 {
+			_, err := unix.Write(client, pattern(i, 100))
+			w.Must(err)
+			r.told = false
+			n, err := r.readSome(piece)
+			w.Must(err)
+			if i%5 > 0 {
+				_, err = unix.Write(client, pattern(i, 100))
+				w.Must(err)
+				_, err = readPolled(server, piece)
+				w.Must(err)
+			} else if _, err := unix.Read(server, piece); !errors.Is(err, unix.EAGAIN) {
+				t.Fatalf("something comes after request %d: %v", i, err)
+			}
+			_, err = unix.Write(server, piece[:n])
+			w.Must(err)
+			_, err = readPolled(client, piece)
+			w.Must(err)
+		}
+		tallies, err := w.Tallies()
+		w.Must(err)
+		return tallies.Left == 2
+	})
+	before := w.only()
+	if before.Exclusion != "" {
+		t.Errorf("it is given up: %+v", before)
+	}
+	r.told = false
+	w.Until("data to bypass TCP again", func() bool {
+		w.converse(client, r, 20)
+		return w.only().Redirected[0] > before.Redirected[0]
+	})
+}
+
+// TestEdgeTold checks that a reader by edge-triggered epoll gets no data past TCP that rests, but tries to read whenever
+// it is told anything, such as that it can send, or of what it has read already: then it finds nothing, but it would
+// not have looked without.
+func TestEdgeTold(t *testing.T) {
+	w := newWorldAsIs(t, sockmap.DefaultLimits())
+	client, server := w.rawPair()
+	w.Must(unix.SetsockoptInt(client, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
+	r := w.edge(server, true)
+	piece := make([]byte, 4096)
+	twice := func(i int) {
+		_, err := unix.Write(client, pattern(i, 100))
+		w.Must(err)
+		r.told = false
+		w.Must(r.wait())
+		_, err = unix.Write(client, pattern(i, 100))
+		w.Must(err)
+		w.Until("both messages to have come", func() bool {
+			n, _, err := unix.Recvfrom(server, piece, unix.MSG_PEEK)
+			w.Must(err)
+			list := w.pairs()
+			return n == 200 || len(list) == 1 && list[0].Redirected[0] > 0
+		})
+		_, err = unix.Read(server, piece)
+		w.Must(err)
+		r.told = false
+		w.Must(r.wait())
+		if n, err := unix.Read(server, piece); !errors.Is(err, unix.EAGAIN) {
+			t.Fatalf("%d bytes come after request %d: %v, %+v", n, i, err, w.pairs())
+		}
+		_, err = unix.Write(server, pattern(i, 100))
+		w.Must(err)
+		_, err = readPolled(client, piece)
+		w.Must(err)
+	}
+	for i := range 300 {
+		twice(i)
+	}
+	if p := w.only(); p.State != "short" || p.Redirected[0] > 0 || p.Redirected[1] == 0 {
+		t.Errorf("data for the reader has bypassed TCP, or none from it: %+v", p)
+	}
 }
 
 // TestEdgeLate checks that a reader is known that turns to edge-triggered epoll when data bypasses TCP already.

@@ -14,7 +14,7 @@ import (
 // reader returns a function that reads as this end is to read, and one that releases what it needs.
 func (s *script) reader(side int, conn *net.TCPConn) (read func([]byte) (int, error), closeReader func(), err error) {
 	switch s.ways[side] {
-	case waiting, levelled:
+	case waiting, levelled, resting:
 		file, err := conn.File() // this makes both block, so the writes through conn do too
 		if err != nil {
 			return nil, nil, err
@@ -23,6 +23,9 @@ func (s *script) reader(side int, conn *net.TCPConn) (read func([]byte) (int, er
 		if s.ways[side] == levelled {
 			err = unix.SetNonblock(fd, true)
 			return func(p []byte) (int, error) { return readPolled(fd, p) }, func() { file.Close() }, err
+		}
+		if s.ways[side] == resting {
+			return restingReader(file)
 		}
 		limit := unix.NsecToTimeval(patience.Nanoseconds())
 		err = errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
@@ -39,6 +42,19 @@ func (s *script) reader(side int, conn *net.TCPConn) (read func([]byte) (int, er
 		}
 		return conn.Read(p)
 	}, func() {}, nil
+}
+
+// restingReader returns a function that reads by an edge-triggered epoll, like Rust's tokio.
+func restingReader(file *os.File) (read func([]byte) (int, error), closeReader func(), err error) {
+	fd := int(file.Fd()) // makes it block, each time
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, nil, err
+	}
+	r, err := newEdgeReader(fd, true)
+	if err != nil {
+		return nil, nil, err
+	}
+	return r.readSome, func() { _ = r.close(); file.Close() }, nil
 }
 
 func result(n int, err error) (int, error) {
@@ -71,16 +87,17 @@ func (s *script) readWaiting(fd int, p []byte) (int, error) {
 }
 
 func readPolled(fd int, p []byte) (int, error) {
-	for end := time.Now().Add(patience); ; {
+	for {
 		n, err := unix.Read(fd, p)
 		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
 			return result(n, err)
 		}
 		events := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		if _, err := unix.Poll(events, 1000); err != nil && !errors.Is(err, unix.EINTR) {
+		told, err := unix.Poll(events, int(patience.Milliseconds()))
+		if err != nil && !errors.Is(err, unix.EINTR) {
 			return 0, err
 		}
-		if time.Now().After(end) {
+		if err == nil && told == 0 {
 			return 0, os.ErrDeadlineExceeded
 		}
 	}

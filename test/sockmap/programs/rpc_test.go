@@ -24,8 +24,9 @@ func TestHTTP(t *testing.T) {
 			c.begin(order{Long: *load, Sizes: mixed, Sends: []int{10, 2000, 20_000}, Closing: 500})
 			w.disturb(*load)
 			a := c.done()
-			// With many streams at once, most frames follow one another in the same direction.
-			w.judge(fmt.Sprintf("HTTP/%d", version), a.Requests, a.Failed, expectation{share: 0.15, each: 1.5})
+			// With many streams at once, most frames follow one another in the same direction. And the
+			// server gets few of them past TCP, since it asks for just as many bytes as there are.
+			w.judge(fmt.Sprintf("HTTP/%d", version), a.Requests, a.Failed, expectation{share: []float64{0.5, 0.05}[version-1], each: 1})
 			w.gone()
 		})
 	}
