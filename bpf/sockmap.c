@@ -212,7 +212,7 @@ int sockmap_seen_of_all(__u64 *ctx)
 	struct end *end = edge_end((struct sock *)ctx[0], ctx[1], ctx[2]);
 
 	if (end)
-		edge_seen((struct sock *)ctx[0], end, ctx[1], asked_now());
+		edge_seen((struct sock *)ctx[0], end, ctx[1], (__s32)ctx[1] > 0 ? asked_now() : 0);
 	return 0;
 }
 
@@ -290,8 +290,6 @@ static __always_inline enum passing decide(struct sk_msg_md *msg, struct end *en
 	struct tcp_sock *tp = msg->sk ? bpf_skc_to_tcp_sock(msg->sk) : NULL;
 	enum passing why;
 
-	if (tp)
-		edge_sends(end, &tp->inet_conn.icsk_inet.sk, msg->size);
 	/* Who has not heard all does not answer: both stream at once. */
 	if (tp && has_heard(tp))
 		pair->run[other] = 0;
@@ -344,6 +342,7 @@ int sockmap_message(struct sk_msg_md *msg)
 		return SK_PASS;
 	side = end->side & 1;
 	if (why != PASSING_NONE) {
+		edge_sends(end, bpf_skc_to_tcp_sock(msg->sk), msg->size);
 		pair->passed[side] += msg->size;
 		pair->shown[side] = now;
 		return SK_PASS;

@@ -17,11 +17,12 @@
 enum {
 	EDGE_AGAINS = 4,  /* how often at least a reader has looked again that gets data past TCP */
 	EDGE_RESTS = 16,  /* how often at least a reader has rested that is excluded */
-	EDGE_HARDLY = 8,  /* a reader rests if it rests more than so many times as often */
-	EDGE_READS = 250, /* after so many reads without having shown it, a reader is let go of */
+	EDGE_HARDLY = 32, /* a reader rests if it does so more than so many times as often as not */
+	EDGE_READS = 250, /* after so many reads without having shown it, a reader may be let go of */
 	EDGE_WINDOW = 64, /* what a reader did longer ago counts less and less */
 	EDGE_WAITERS = 8, /* that are looked at; if there are more, one may be edge-triggered */
 	EPOLL_EDGE = 1U << 31,
+	NOSPACE = 1 << 2, /* of struct socket's flags */
 };
 
 #define EDGE_NOT_NEXT ((struct epitem *)-1) /* EP_UNACTIVE_PTR */
@@ -40,9 +41,14 @@ struct epoll_event {
 
 struct epitem {
 	struct list_head rdllink; /* in the list of what the process is to be told */
-	struct epitem *next;	  /* likewise, while it is being told */
+	struct epitem *next;	  /* likewise, of what comes while it is being told */
 	struct epoll_filefd ffd;
 	struct epoll_event event;
+} __attribute__((preserve_access_index));
+
+/* Under another name on newer kernels. */
+struct epitem___renamed {
+	struct epitem *ovflist_next;
 } __attribute__((preserve_access_index));
 
 struct eppoll_entry {
@@ -53,11 +59,14 @@ struct eppoll_entry {
 /* Reports whether an item of epoll is about to tell a process something. */
 static __always_inline bool item_tells(struct epitem *item)
 {
+	struct epitem___renamed *renamed = (void *)item;
 	void *link = (void *)item + bpf_core_field_offset(item->rdllink);
 
 	if (BPF_CORE_READ(item, rdllink.next) != link)
 		return true;
-	return bpf_core_field_exists(item->next) && BPF_CORE_READ(item, next) != EDGE_NOT_NEXT;
+	if (bpf_core_field_exists(renamed->ovflist_next))
+		return BPF_CORE_READ(renamed, ovflist_next) != EDGE_NOT_NEXT;
+	return !bpf_core_field_exists(item->next) || BPF_CORE_READ(item, next) != EDGE_NOT_NEXT;
 }
 
 /* Reports whether a process waits for a socket by edge-triggered epoll, or, with telling, is about to
@@ -91,17 +100,22 @@ static __always_inline bool is_edge(const struct sock *sk)
 	return !cfg.looks && edge_waits(sk, false);
 }
 
-/* Reports whether who sends so many bytes more may have to wait for room. */
-static __always_inline bool may_wait(const struct sock *sk, __u32 bytes)
+/* Reports whether who sends so many bytes more may have to wait for room, and to be told of it. */
+static __always_inline bool may_wait(const struct tcp_sock *tp, __u32 bytes)
 {
-	return sk->sk_wmem_queued + (__u64)bytes > (__u64)sk->sk_sndbuf / 2;
+	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
+
+	return tp->notsent_lowat || BPF_CORE_READ(sk, sk_socket, flags) & NOSPACE ||
+	       sk->sk_wmem_queued + (__u64)bytes > (__u64)sk->sk_sndbuf / 2;
 }
 
-/* Reports whether a process is about to be told something of a socket, or will be once there is room
- * to send again. If it then looks, that is no proof that it would have looked anyway. */
-static __always_inline bool is_told(const struct sock *sk)
+/* Reports whether a process may soon be told anything of a socket. If it then looks, that is no proof
+ * that it would have looked anyway. */
+static __always_inline bool may_be_told(struct sock *sk)
 {
-	return may_wait(sk, 0) || edge_waits(sk, true);
+	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
+
+	return !tp || may_wait(tp, 0) || edge_waits(sk, true);
 }
 
 static __always_inline void edge_begin(struct end *end, bool edge)
@@ -134,6 +148,9 @@ static __always_inline void edge_judge(struct end *end, struct pair *pair)
 		__sync_fetch_and_and(&pair->ready, ~bit);
 	if (end->unproven < EDGE_READS || end->rests < EDGE_RESTS || end->rests <= end->agains * 2)
 		return;
+	/* On the way out it is too late to tell. */
+	if (pair->state != PAIR_SHORT)
+		return;
 	if (end->rests > end->agains * EDGE_HARDLY)
 		exclude(pair, EXCLUSION_EDGE);
 	else
@@ -157,15 +174,19 @@ static __always_inline void edge_read(struct end *end, struct pair *pair, bool f
 	edge_judge(end, pair);
 }
 
-/* Returns what is known of a socket if it matters how this read of it ended. A look that finds nothing
- * may be one that would take nothing (MSG_PEEK). */
+/* Returns what is known of a socket if it matters how this read of it ended. Who has looked by
+ * MSG_PEEK knows that nothing is left, but might not have read. */
 static __always_inline struct end *edge_end(struct sock *sk, __s32 got, __u32 flags)
 {
 	struct end *end = bpf_sk_storage_get(&ends, sk, NULL, 0);
 
-	if (!end || !end->edge || (got <= 0 && got != -EAGAIN) || (got > 0 && flags & FLAG_PEEK))
+	if (!end || !end->edge || (got <= 0 && got != -EAGAIN))
 		return NULL;
-	return end;
+	if (!(flags & FLAG_PEEK))
+		return end;
+	if (got == -EAGAIN)
+		end->owes = false;
+	return NULL;
 }
 
 /* Notes how a read of a socket in the map ended, whichever way data came. */
@@ -174,12 +195,12 @@ static __always_inline void edge_seen(struct sock *sk, struct end *end, __s32 go
 	struct pair *pair = pair_of(end);
 
 	if (pair && pair->inside & (1 << (end->side & 1)))
-		edge_read(end, pair, got > 0, got > 0 && (__u32)got < asked && !is_told(sk));
+		edge_read(end, pair, got > 0, got > 0 && (__u32)got < asked && !may_be_told(sk));
 }
 
-/* Notes that a socket sends. */
-static __always_inline void edge_sends(struct end *end, const struct sock *sk, __u32 bytes)
+/* Notes that a socket sends by TCP. */
+static __always_inline void edge_sends(struct end *end, const struct tcp_sock *tp, __u32 bytes)
 {
-	if (end->owes && may_wait(sk, bytes))
+	if (end->owes && (!tp || may_wait(tp, bytes)))
 		end->owes = false;
 }

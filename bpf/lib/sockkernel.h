@@ -45,6 +45,7 @@ struct file {
 } __attribute__((preserve_access_index));
 
 struct socket {
+	unsigned long flags;
 	struct file *file;
 } __attribute__((preserve_access_index));
 
@@ -111,6 +112,7 @@ struct inet_connection_sock {
 
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
+	__u32 notsent_lowat;
 	__u32 copied_seq;
 	__u32 write_seq;
 	__u32 snd_nxt;

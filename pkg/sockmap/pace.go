@@ -8,7 +8,7 @@ import "time"
 const (
 	sweepFirst = 2 * time.Millisecond
 	sweepLast  = time.Second
-	// Sweeps take at most one in so many parts of the time, however many sockets there are.
+	// Sweeps take at most one in so many parts of the time, unless each takes a good part of sweepLast.
 	sweepShare = 10
 )
 
@@ -40,12 +40,12 @@ func (p *pace) soon() {
 // done notes that a sweep has ended. Unless all is done, there will be another, each time later.
 func (p *pace) done(took time.Duration, all bool) {
 	p.last, p.due = time.Now(), time.Time{}
-	p.least = max(sweepFirst, (sweepShare-1)*took)
+	p.least = min(max(sweepFirst, (sweepShare-1)*took), sweepLast)
 	if all {
 		return
 	}
-	p.pause = max(min(p.pause, sweepLast), p.least)
+	p.pause = max(p.pause, p.least)
 	p.due = p.last.Add(p.pause)
 	p.timer.Reset(p.pause)
-	p.pause += p.pause / 4
+	p.pause = min(p.pause+p.pause/4, sweepLast)
 }
