@@ -36,3 +36,36 @@ func TestSweepsAreApart(t *testing.T) {
 		t.Errorf("%d sweeps in %v, %v; want at most %d", sweeps, time.Since(began), err, most)
 	}
 }
+
+// The pause between sweeps grows while sockets have to wait, and is longer the longer a sweep takes, within its bounds.
+func TestPace(t *testing.T) {
+	p := newPace()
+	defer p.timer.Stop()
+	last := time.Duration(0)
+	for range 100 {
+		p.done(0, false)
+		pause := p.due.Sub(p.last)
+		if pause < sweepFirst || pause > sweepLast || pause < last || last > 0 && pause > 2*last {
+			t.Fatalf("a pause of %v follows one of %v", pause, last)
+		}
+		last = pause
+	}
+	if last != sweepLast {
+		t.Errorf("the pause is %v after 100 sweeps, want %v", last, sweepLast)
+	}
+	for took, least := range map[time.Duration]time.Duration{0: sweepFirst, 20 * time.Millisecond: 180 * time.Millisecond, time.Minute: sweepLast} {
+		p.done(took, true)
+		if !p.due.IsZero() {
+			t.Errorf("a sweep is due after %v, though all is done", p.due.Sub(p.last))
+		}
+		for range 2 {
+			if p.soon(); p.due != p.last.Add(least) {
+				t.Errorf("after a sweep of %v the next is due in %v, want %v", took, p.due.Sub(p.last), least)
+			}
+		}
+		p.done(took, false)
+		if pause := p.due.Sub(p.last); pause != least {
+			t.Errorf("after a sweep of %v the pause is %v, want %v", took, pause, least)
+		}
+	}
+}
