@@ -254,10 +254,10 @@ func expectEnd(fd int) error {
 	return err
 }
 
-// hoard sends without a reader until sending would block, and returns how much it could send. Then
-// it reads everything.
-func (e exercise) hoard(most int) (sent int, err error) {
-	piece := pattern(3, 8<<10)
+// hoard sends messages without a reader until sending would block, and returns how much it could
+// send. Then it reads everything.
+func (e exercise) hoard(size, most int) (sent int, err error) {
+	piece := pattern(3, size)
 	for sent < most {
 		n, err := unix.Write(e.client, piece)
 		if n > 0 {

@@ -191,15 +191,18 @@ func (p *proof) hoard(e *exercise) error {
 	if err != nil {
 		return err
 	}
-	if _, err := e.hoard(math.MaxInt32 / 32); err != nil {
+	// So long that messages are too much before they are too many.
+	piece := max(2*p.limits.Budget/p.limits.Run, p.limits.Budget/32)
+	if _, err := e.hoard(int(piece), math.MaxInt32/32); err != nil {
 		return err
 	}
 	after, err := p.pairs()
 	if err != nil {
 		return err
 	}
-	if waited := after[0].Redirected[0] - before[0].Redirected[0]; waited > 2*uint64(p.limits.Budget) {
-		return fmt.Errorf("%d bytes waited past TCP, at most %d may", waited, p.limits.Budget)
+	waited, budget := after[0].Redirected[0]-before[0].Redirected[0], uint64(p.limits.Budget)
+	if waited > budget || waited < budget/4 {
+		return fmt.Errorf("%d bytes waited past TCP, as many as possible up to %d should", waited, budget)
 	}
 	return e.converse(10, 100)
 }

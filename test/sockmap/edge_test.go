@@ -353,6 +353,51 @@ func TestEdgeTold(t *testing.T) {
 	}
 }
 
+// TestEdgeRoom checks the same of a reader that tries to read when it is told that there is room to send again.
+func TestEdgeRoom(t *testing.T) {
+	w := newWorldAsIs(t, sockmap.DefaultLimits())
+	client, server := w.rawPair()
+	w.Must(unix.SetsockoptInt(server, unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10))
+	r := w.edge(server, true)
+	piece := make([]byte, 64<<10)
+	fill := func(i int) {
+		_, err := unix.Write(client, pattern(i, 100))
+		w.Must(err)
+		_, err = r.readSome(piece)
+		w.Must(err)
+		sent := 0
+		for {
+			n, err := unix.Write(server, piece[:8<<10])
+			if errors.Is(err, unix.EAGAIN) {
+				break
+			}
+			w.Must(err)
+			sent += n
+		}
+		for sent > 0 {
+			n, err := readPolled(client, piece)
+			w.Must(err)
+			sent -= n
+		}
+		w.Must(r.wait())
+		if n, err := unix.Read(server, piece); !errors.Is(err, unix.EAGAIN) {
+			t.Fatalf("%d bytes come after request %d: %v, %+v", n, i, err, w.pairs())
+		}
+		r.told = false
+	}
+	w.Until("admission", func() bool {
+		fill(0)
+		list := w.pairs()
+		return len(list) == 1 && list[0].State == "short"
+	})
+	for i := range 100 {
+		fill(i)
+	}
+	if p := w.only(); p.State != "short" || p.Redirected[0] > 0 || p.Redirected[1] == 0 {
+		t.Errorf("data for the reader has bypassed TCP, or none from it: %+v", p)
+	}
+}
+
 // TestEdgeLate checks that a reader is known that turns to edge-triggered epoll when data bypasses TCP already.
 func TestEdgeLate(t *testing.T) {
 	w := newWorldAsIs(t, sockmap.DefaultLimits())

@@ -83,13 +83,18 @@ func TestStream(t *testing.T) {
 func TestHoard(t *testing.T) {
 	for _, how := range []string{"hoard", "whisper"} {
 		t.Run(how, func(t *testing.T) {
-			w, c := short(t, sockmap.DefaultLimits())
-			before := w.only().Redirected[0]
+			limits := sockmap.DefaultLimits()
+			limits.Run = 2 * limits.Budget / hoarded // or it would be too many messages before they are too long
+			w, c := short(t, limits)
+			before, passed := w.only().Redirected[0], w.tallies().Passed["budget"].Count
 			c.ok("%s %d", how, 64<<20)
 			p := w.only()
 			t.Logf("%d bytes wait past TCP, %d went by it", p.Redirected[0]-before, p.Passed[0])
-			if waiting := p.Redirected[0] - before; waiting > 2*uint64(w.Limits.Budget) || waiting < 1000 {
+			if waiting := p.Redirected[0] - before; waiting > uint64(w.Limits.Budget) || waiting < uint64(w.Limits.Budget)/2 {
 				t.Errorf("%d bytes wait past TCP, of a budget of %d", waiting, w.Limits.Budget)
+			}
+			if w.tallies().Passed["budget"].Count == passed {
+				t.Error("no message went by TCP for the budget")
 			}
 			c.ok("drain")
 			c.ask(10, 100)

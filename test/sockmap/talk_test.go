@@ -214,6 +214,16 @@ func (e ends) do(what string, n []int) error {
 		return e.give()
 	case "tls":
 		return e.encrypt()
+	case "finish":
+		return e.finish(n[0])
+	case "last":
+		return e.last(n[0])
+	case "abort":
+		return e.abort(n[0])
+	case "unread":
+		return e.unread(n[0], n[1] > 0)
+	case "cork":
+		return e.cork(n[0])
 	case "shut":
 		return e.shut()
 	case "leave":

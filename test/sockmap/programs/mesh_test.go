@@ -168,6 +168,46 @@ func TestMesh(t *testing.T) {
 	}
 }
 
+// TestMeshByPorts checks that a policy that names the ports of the sidecars lets the connections to these bypass TCP, to
+// which the mesh's rules redirect what is dialled elsewhere, and not those to the app.
+func TestMeshByPorts(t *testing.T) {
+	w := newWorld(t)
+	rules := map[sockmap.Place]sockmap.Rules{}
+	for _, pod := range []int{here, there} {
+		w.intercept(pod)
+		w.as(pod, sidecar, "mesh")
+		w.listens(pod, outbound)
+		w.listens(pod, inbound)
+		netns := w.Cookie(w.pods[pod])
+		rules[sockmap.Place{Netns: netns}] = sockmap.Rules{From: 1}
+		for _, port := range []uint16{outbound, inbound} {
+			rules[sockmap.Place{Netns: netns, Port: port}] = sockmap.Rules{To: 1}
+		}
+	}
+	w.Must(w.SetRules(rules))
+	w.as(there, root, "serve", net.JoinHostPort("", strconv.Itoa(app)))
+	w.listens(there, app)
+	c := w.client(here, "http://"+net.JoinHostPort(address(there, false), strconv.Itoa(app)), 1, 2, 1)
+	w.Until("the connections to the sidecars to go past TCP", func() bool {
+		c.fetch(order{Requests: 20, Sizes: []int{100}})
+		return w.hop(outbound).short == 2 && w.hop(inbound).short == 2
+	})
+	before := [2]hop{w.hop(outbound), w.hop(inbound)}
+	if a := c.fetch(order{Requests: 200, Sizes: []int{1, 300, 5000, 40_000}, Sends: []int{10, 2000, 20_000}}); a.Failed > 0 {
+		t.Errorf("%+v", a)
+	}
+	for i, port := range []uint16{outbound, inbound} {
+		if after := w.hop(port); after.client <= before[i].client || after.server <= before[i].server {
+			t.Errorf("nothing went to port %d: %+v", port, after)
+		}
+	}
+	if h := w.hop(app); h.short > 0 || len(h.others) > 0 {
+		t.Errorf("connections to the app take part: %+v", h)
+	}
+	c.end()
+	w.gone()
+}
+
 // asked has an app send requests to another through the mesh, first undisturbed, then while disturb
 // runs. Each request takes six messages.
 func (w *world) asked(what string, version int, six bool, streams int, first func(c *client)) {
