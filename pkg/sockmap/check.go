@@ -79,7 +79,7 @@ func (s *Sockmap) check(ctx context.Context, netns uint64) error {
 	for _, end := range []func(*exercise) error{
 		func(e *exercise) error { return errors.Join(e.alternate(), e.endHalf()) },
 		func(e *exercise) error {
-			if _, err := e.hoard(8<<10, math.MaxInt32/32); err != nil {
+			if _, err := e.hoard(8<<10, math.MaxInt32/32); err != nil { // part of it by TCP, for the run
 				return err
 			}
 			return e.endAtOnce()

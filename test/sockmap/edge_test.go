@@ -355,9 +355,12 @@ func TestEdgeTold(t *testing.T) {
 
 // TestEdgeRoom checks the same of a reader that tries to read when it is told that there is room to send again.
 func TestEdgeRoom(t *testing.T) {
-	w := newWorldAsIs(t, sockmap.DefaultLimits())
+	limits := sockmap.DefaultLimits()
+	limits.Stream = 1 << 20 // or they might leave for streaming
+	w := newWorldAsIs(t, limits)
 	client, server := w.rawPair()
 	w.Must(unix.SetsockoptInt(server, unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10))
+	w.Must(unix.SetsockoptInt(client, unix.SOL_SOCKET, unix.SO_RCVBUF, 32<<10))
 	r := w.edge(server, true)
 	piece := make([]byte, 64<<10)
 	fill := func(i int) {

@@ -84,7 +84,7 @@ func TestHoard(t *testing.T) {
 	for _, how := range []string{"hoard", "whisper"} {
 		t.Run(how, func(t *testing.T) {
 			limits := sockmap.DefaultLimits()
-			limits.Run = 2 * limits.Budget / hoarded // or it would be too many messages before they are too long
+			limits.Run = 2 * limits.Budget / hoarded // or the run would end before the budget is used up
 			w, c := short(t, limits)
 			before, passed := w.only().Redirected[0], w.tallies().Passed["budget"].Count
 			c.ok("%s %d", how, 64<<20)
