@@ -104,8 +104,9 @@ static __always_inline bool is_edge(const struct sock *sk)
 static __always_inline bool may_wait(const struct tcp_sock *tp, __u32 bytes)
 {
 	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
+	__s32 unsent = tp->notsent_lowat; /* 0 is no limit, and so is -1, which accepted sockets have */
 
-	return tp->notsent_lowat || BPF_CORE_READ(sk, sk_socket, flags) & NOSPACE ||
+	return unsent > 0 || BPF_CORE_READ(sk, sk_socket, flags) & NOSPACE ||
 	       sk->sk_wmem_queued + (__u64)bytes > (__u64)sk->sk_sndbuf / 2;
 }
 
