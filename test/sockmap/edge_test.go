@@ -396,8 +396,8 @@ func TestEdgeRoom(t *testing.T) {
 	for i := range 100 {
 		fill(i)
 	}
-	if p := w.only(); p.State != "short" || p.Redirected[0] > 0 || p.Redirected[1] == 0 {
-		t.Errorf("data for the reader has bypassed TCP, or none from it: %+v", p)
+	if p := w.only(); p.State != "short" || p.Redirected[0] > 0 {
+		t.Errorf("data for the reader has bypassed TCP: %+v", p)
 	}
 }
 
