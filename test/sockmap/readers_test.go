@@ -44,7 +44,8 @@ func (s *script) reader(side int, conn *net.TCPConn) (read func([]byte) (int, er
 	}, func() {}, nil
 }
 
-// restingReader returns a function that reads by an edge-triggered epoll, like Rust's tokio.
+// restingReader returns a function that reads by an edge-triggered epoll whenever it is told anything, and takes a short
+// read for an empty socket.
 func restingReader(file *os.File) (read func([]byte) (int, error), closeReader func(), err error) {
 	fd := int(file.Fd()) // makes it block, each time
 	if err := unix.SetNonblock(fd, true); err != nil {
