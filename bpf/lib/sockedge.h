@@ -110,13 +110,22 @@ static __always_inline bool may_wait(const struct tcp_sock *tp, __u32 bytes)
 	       sk->sk_wmem_queued + (__u64)bytes > (__u64)sk->sk_sndbuf / 2;
 }
 
+/* Reports whether the next send will use TCP without that the programs see it: the kernel keeps what
+ * they decided of a send for which there was not enough room. */
+static __always_inline bool sends_unseen(const struct sock *sk)
+{
+	struct sk_psock *psock = psock_of(sk);
+
+	return psock && BPF_CORE_READ(psock, eval) == SK_PASS;
+}
+
 /* Reports whether a process may soon be told anything of a socket. If it then looks, that is no proof
  * that it would have looked anyway. */
 static __always_inline bool may_be_told(struct sock *sk)
 {
 	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
 
-	return !tp || may_wait(tp, 0) || edge_waits(sk, true);
+	return !tp || may_wait(tp, 0) || sends_unseen(sk) || edge_waits(sk, true);
 }
 
 static __always_inline void edge_begin(struct end *end, bool edge)

@@ -22,6 +22,7 @@ typedef struct refcount_struct {
 
 struct sk_psock {
 	struct list_head ingress_msg;
+	__u32 eval; /* what a program has decided of the message being sent, or of the next */
 	refcount_t refcnt;
 } __attribute__((preserve_access_index));
 

@@ -139,12 +139,8 @@ func (w *world) converse(client int, r *edgeReader, times int) {
 		}
 		_, err = unix.Write(r.fd, got)
 		w.Must(err)
-		answer := make([]byte, len(message))
-		for have := 0; have < len(answer); {
-			n, err := readPolled(client, answer[have:])
-			w.Must(err)
-			have += n
-		}
+		answer, err := readAll(client, len(message))
+		w.Must(err)
 		if !bytes.Equal(answer, message) {
 			w.T.Fatalf("request %d was answered with something else", i)
 		}
@@ -219,7 +215,7 @@ func TestEdgeFull(t *testing.T) {
 			w.Must(err)
 			_, err = unix.Write(server, got)
 			w.Must(err)
-			_, err = readPolled(client, make([]byte, 100))
+			_, err = readAll(client, 100)
 			w.Must(err)
 		}
 	}
@@ -269,27 +265,24 @@ func TestEdgeBusy(t *testing.T) {
 		list := w.pairs()
 		return len(list) == 1 && list[0].Redirected[0] > 0
 	})
-	piece := make([]byte, 4096)
 	w.Until("the reader to leave", func() bool {
 		for i := range 50 {
 			_, err := unix.Write(client, pattern(i, 100))
 			w.Must(err)
 			r.told = false
-			n, err := r.readSome(piece)
+			got, err := r.read(100, 4096)
 			w.Must(err)
 			if i%5 > 0 {
 				_, err = unix.Write(client, pattern(i, 100))
 				w.Must(err)
-				_, err = readPolled(server, piece)
+				_, err = readAll(server, 100)
 				w.Must(err)
-			} else if more, err := unix.Read(server, piece); err == nil && more > 0 {
-				t.Logf("%d bytes more come after request %d of %d", more, i, n)
-			} else if !errors.Is(err, unix.EAGAIN) {
-				t.Fatalf("after request %d the reader gets %d bytes, %v", i, more, err)
+			} else if n, err := unix.Read(server, make([]byte, 100)); !errors.Is(err, unix.EAGAIN) {
+				t.Fatalf("%d bytes come after request %d: %v, %+v", n, i, err, w.pairs())
 			}
-			_, err = unix.Write(server, piece[:n])
+			_, err = unix.Write(server, got)
 			w.Must(err)
-			_, err = readPolled(client, piece)
+			_, err = readAll(client, 100)
 			w.Must(err)
 		}
 		tallies, err := w.Tallies()
@@ -339,7 +332,7 @@ func TestEdgeTold(t *testing.T) {
 		}
 		_, err = unix.Write(server, pattern(i, 100))
 		w.Must(err)
-		_, err = readPolled(client, piece)
+		_, err = readAll(client, 100)
 		w.Must(err)
 	}
 	w.Until("admission", func() bool {
@@ -357,6 +350,13 @@ func TestEdgeTold(t *testing.T) {
 
 // TestEdgeRoom checks the same of a reader that tries to read when it is told that there is room to send again.
 func TestEdgeRoom(t *testing.T) {
+	// Older kernels show the programs no send that follows one for which there was no room.
+	t.Run("many sends", func(t *testing.T) { fillsRoom(t, 8<<10) })
+	t.Run("one send", func(t *testing.T) { fillsRoom(t, 1<<20) })
+}
+
+// fillsRoom has a server answer with as much as there is room for, in sends of a size.
+func fillsRoom(t *testing.T, size int) {
 	limits := sockmap.DefaultLimits()
 	limits.Stream = 1 << 20 // or they might leave for streaming
 	w := newWorldAsIs(t, limits)
@@ -364,7 +364,7 @@ func TestEdgeRoom(t *testing.T) {
 	w.Must(unix.SetsockoptInt(server, unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10))
 	w.Must(unix.SetsockoptInt(client, unix.SOL_SOCKET, unix.SO_RCVBUF, 32<<10))
 	r := w.edge(server, true)
-	piece := make([]byte, 64<<10)
+	piece := make([]byte, size)
 	fill := func(i int) {
 		_, err := unix.Write(client, pattern(i, 100))
 		w.Must(err)
@@ -372,18 +372,15 @@ func TestEdgeRoom(t *testing.T) {
 		w.Must(err)
 		sent := 0
 		for {
-			n, err := unix.Write(server, piece[:8<<10])
+			n, err := unix.Write(server, piece)
 			if errors.Is(err, unix.EAGAIN) {
 				break
 			}
 			w.Must(err)
 			sent += n
 		}
-		for sent > 0 {
-			n, err := readPolled(client, piece)
-			w.Must(err)
-			sent -= n
-		}
+		_, err = readAll(client, sent)
+		w.Must(err)
 		w.Must(r.wait())
 		if n, err := unix.Read(server, piece); !errors.Is(err, unix.EAGAIN) {
 			t.Fatalf("%d bytes come after request %d: %v, %+v", n, i, err, w.pairs())

@@ -135,7 +135,8 @@ func unlike(how string, from, to *rig.Netns) (e ends, err error) {
 func control(f func(fd int) error) func(_, _ string, c syscall.RawConn) error {
 	return func(_, _ string, c syscall.RawConn) error {
 		var failed error
-		return errors.Join(c.Control(func(fd uintptr) { failed = f(int(fd)) }), failed)
+		err := c.Control(func(fd uintptr) { failed = f(int(fd)) })
+		return errors.Join(err, failed)
 	}
 }
 

@@ -11,10 +11,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reader returns a function that reads as this end is to read, and one that releases what it needs.
+// take returns one end of a connection, the function that reads there as the script says, and one that releases what
+// that needs.
+func (s *script) take(side int, conn *net.TCPConn) (end sender, read func([]byte) (int, error), closeReader func(), err error) {
+	if s.ways[side] == resting {
+		b, err := newBare(conn)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		read, closeReader, err = b.reader()
+		return b, read, closeReader, err
+	}
+	read, closeReader, err = s.reader(side, conn)
+	return conn, read, closeReader, err
+}
+
 func (s *script) reader(side int, conn *net.TCPConn) (read func([]byte) (int, error), closeReader func(), err error) {
 	switch s.ways[side] {
-	case waiting, levelled, resting:
+	case waiting, levelled:
 		file, err := conn.File() // this makes both block, so the writes through conn do too
 		if err != nil {
 			return nil, nil, err
@@ -23,9 +37,6 @@ func (s *script) reader(side int, conn *net.TCPConn) (read func([]byte) (int, er
 		if s.ways[side] == levelled {
 			err = unix.SetNonblock(fd, true)
 			return func(p []byte) (int, error) { return readPolled(fd, p) }, func() { file.Close() }, err
-		}
-		if s.ways[side] == resting {
-			return restingReader(file)
 		}
 		limit := unix.NsecToTimeval(patience.Nanoseconds())
 		err = errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
@@ -42,20 +53,6 @@ func (s *script) reader(side int, conn *net.TCPConn) (read func([]byte) (int, er
 		}
 		return conn.Read(p)
 	}, func() {}, nil
-}
-
-// restingReader returns a function that reads by an edge-triggered epoll whenever it is told anything, and takes a short
-// read for an empty socket.
-func restingReader(file *os.File) (read func([]byte) (int, error), closeReader func(), err error) {
-	fd := int(file.Fd()) // makes it block, each time
-	if err := unix.SetNonblock(fd, true); err != nil {
-		return nil, nil, err
-	}
-	r, err := newEdgeReader(fd, true)
-	if err != nil {
-		return nil, nil, err
-	}
-	return r.readSome, func() { _ = r.close(); file.Close() }, nil
 }
 
 func result(n int, err error) (int, error) {
@@ -102,6 +99,19 @@ func readPolled(fd int, p []byte) (int, error) {
 			return 0, os.ErrDeadlineExceeded
 		}
 	}
+}
+
+// readAll reads by readPolled until it has as many bytes as there should be: what was sent at once may come in parts.
+func readAll(fd, want int) ([]byte, error) {
+	got := make([]byte, want)
+	for have := 0; have < want; {
+		n, err := readPolled(fd, got[have:])
+		if err != nil {
+			return got[:have], err
+		}
+		have += n
+	}
+	return got, nil
 }
 
 // readPeeking checks with MSG_PEEK what it is about to read.

@@ -118,12 +118,14 @@ func (s *script) play(from *rig.Netns, listener net.Listener, addr string, mu *s
 		return err
 	}
 	s.move()
-	both := [2]*net.TCPConn{e.client, e.server}
+	var both [2]sender
 	var reads [2]func([]byte) (int, error)
 	var closers [2]func()
-	for side, conn := range both {
-		reads[side], closers[side], err = s.reader(side, conn)
-		if err = errors.Join(err, conn.SetNoDelay(!s.delayed[side])); err != nil {
+	for side, conn := range []*net.TCPConn{e.client, e.server} {
+		if both[side], reads[side], closers[side], err = s.take(side, conn); err != nil {
+			return err
+		}
+		if err := both[side].SetNoDelay(!s.delayed[side]); err != nil {
 			return err
 		}
 	}
@@ -156,7 +158,7 @@ func (s *script) play(from *rig.Netns, listener net.Listener, addr string, mu *s
 }
 
 // end stops one end from sending, in the way that the script says.
-func (s *script) end(side int, conn *net.TCPConn, heard *progress) error {
+func (s *script) end(side int, conn sender, heard *progress) error {
 	first, last := int(s.number%2), s.parts[len(s.parts)-1].side
 	switch {
 	case s.ending == reset && side == first:
@@ -174,7 +176,7 @@ func (s *script) end(side int, conn *net.TCPConn, heard *progress) error {
 }
 
 // cork sets or clears TCP_CORK at an end whose script says so.
-func (s *script) cork(side int, conn *net.TCPConn, on int) error {
+func (s *script) cork(side int, conn sender, on int) error {
 	if !s.corked[side] {
 		return nil
 	}
@@ -239,7 +241,7 @@ func (s *script) sound(side int, at int64) byte {
 	return byte(x >> 56)
 }
 
-func (s *script) speak(side int, conn *net.TCPConn, heard *progress) error {
+func (s *script) speak(side int, conn sender, heard *progress) error {
 	var said, before int64
 	for _, p := range s.parts {
 		if p.side != side {
@@ -263,7 +265,7 @@ func (s *script) speak(side int, conn *net.TCPConn, heard *progress) error {
 	return nil
 }
 
-func (s *script) send(conn *net.TCPConn, message []byte, p part) error {
+func (s *script) send(conn sender, message []byte, p part) error {
 	for i := 0; len(message) > 0; i++ {
 		if err := conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
 			return err
@@ -288,7 +290,7 @@ func (s *script) send(conn *net.TCPConn, message []byte, p part) error {
 }
 
 // sendAside sends with a flag that the programs do not know. TCP has no use for it.
-func sendAside(conn *net.TCPConn, piece []byte) (n int, err error) {
+func sendAside(conn sender, piece []byte) (n int, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return 0, err

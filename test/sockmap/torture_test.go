@@ -38,7 +38,7 @@ func TestTorture(t *testing.T) {
 	for _, blocking := range []bool{false, true} {
 		t.Run(fmt.Sprintf("blocking=%v", blocking), func(t *testing.T) {
 			limits := sockmap.DefaultLimits()
-			// All sockets are in the edge-triggered epoll of Go's runtime too, and who reads by blocking calls
+			// Almost all sockets are in the edge-triggered epoll of Go's runtime too, and who reads by blocking calls
 			// does not look again. So nobody has to where such readers take part.
 			limits.Blocking, limits.Looks = blocking, blocking
 			w := newWorldAsIs(t, limits)
