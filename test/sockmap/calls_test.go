@@ -78,6 +78,17 @@ func headerOf(message []byte) *header {
 
 func sendMany(fd int, message []byte) error { return many(unix.SYS_SENDMMSG, fd, message) }
 
+// readBy has the server read in a way other than by read and recv.
+func (e ends) readBy(how string, n []int) error {
+	switch how {
+	case "recvmmsg":
+		return e.receiveMany()
+	case "mapped":
+		return e.mapped()
+	}
+	return e.receiveByURing(n[0] == 1)
+}
+
 // receiveMany has the server read with recvmmsg.
 func (e ends) receiveMany() error {
 	if _, err := e.client.Write(pattern(1, 100)); err != nil {

@@ -192,7 +192,7 @@ func TestReads(t *testing.T) {
 		{"stamp", "control"},
 		{"stamping", "control"},
 		{"wait 100", "blocking"},
-		{"recvmmsg", "way"},
+		{"recvmmsg", "way"}, {"uring 0", "way"}, {"uring 1", "way"},
 		{"mapped", "splice"}, // TCP_ZEROCOPY_RECEIVE
 	} {
 		t.Run(c.do, func(t *testing.T) {

@@ -198,10 +198,8 @@ func (e ends) do(what string, n []int) error {
 		return e.low(n[0])
 	case "sendfile", "sendmmsg":
 		return e.sendBy(what)
-	case "recvmmsg":
-		return e.receiveMany()
-	case "mapped":
-		return e.mapped()
+	case "recvmmsg", "mapped", "uring":
+		return e.readBy(what, n)
 	case "zerocopy", "stamp", "stamping", "peekoff":
 		return e.set(what)
 	case "wait":
