@@ -41,6 +41,42 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// Checks go on until they are to end, or one has found something wrong.
+func TestRunChecks(t *testing.T) {
+	rig.Root(t)
+	netns, err := netnsCookie()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for how, fails := range map[string]bool{"as it is": false, "spoiling": true} {
+		t.Run(how, func(t *testing.T) {
+			s, stop, err := running(rig.BPFFS(t), how)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan error, 1)
+			go func() { ended <- s.RunChecks(ctx, netns) }()
+			if fails {
+				err = <-ended // by itself
+			} else {
+				for s.Checked().Passed == 0 {
+					time.Sleep(time.Millisecond)
+				}
+				cancel()
+				err = <-ended
+			}
+			cancel()
+			if c := s.Checked(); err != nil || c.Passed+c.Failed != 1 || (c.Failed == 1) != fails || s.on == fails {
+				t.Errorf("%v, %+v, on: %v", err, c, s.on)
+			}
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // Only data that differs or is missing for good makes everything use TCP.
 func TestJudge(t *testing.T) {
 	late, full := errors.New("99 of 100 bytes came: timed out"), fmt.Errorf("send: %w", unix.ENOMEM)
@@ -188,6 +224,8 @@ func tampers() map[string]func(*ebpf.CollectionSpec) {
 		"hiding": func(spec *ebpf.CollectionSpec) { // the first byte of every message is lost
 			before(spec, append(hide(), asm.Mov.Reg(asm.R1, asm.R6))...)
 		},
+		"hiding what comes before half an end": func(spec *ebpf.CollectionSpec) { hideOf(spec, lastHalf) },
+		"hiding what comes before an end":      func(spec *ebpf.CollectionSpec) { hideOf(spec, lastAtOnce) },
 		"hiding at first": func(spec *ebpf.CollectionSpec) { // only until the first connection has been given up
 			var now unix.Timespec
 			if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -242,11 +280,19 @@ func hide() asm.Instructions {
 	return asm.Instructions{asm.Mov.Imm(asm.R2, 0), asm.Mov.Imm(asm.R3, 1), asm.Mov.Imm(asm.R4, 0), asm.FnMsgPopData.Call()}
 }
 
+// hideOf removes the first byte of messages of one size.
+func hideOf(spec *ebpf.CollectionSpec, size int32) {
+	const bytes = 68 // in struct sk_msg_md
+	begin := asm.Instructions{asm.LoadMem(asm.R2, asm.R6, bytes, asm.Word), asm.JNE.Imm(asm.R2, size, "past")}
+	before(spec, append(append(begin, hide()...), asm.Mov.Reg(asm.R1, asm.R6).WithSymbol("past"))...)
+}
+
 // Prove accepts no kernel on which anything goes wrong.
 func TestProveFindsFaults(t *testing.T) {
 	rig.Root(t)
 	for how, want := range map[string]string{
 		"as it is": "", "refusing": "send: ", "refusing IPv6": "send: ", "hiding": "bytes came", "passing": "lets nothing bypass TCP", "staying": "sockets did not leave",
+		"hiding what comes before half an end": "shutting down one direction: ", "hiding what comes before an end": "closing right after sending: ",
 	} {
 		_, err := Config{Limits: DefaultLimits(), tamper: tampers()[how]}.prove()
 		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {

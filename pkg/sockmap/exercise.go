@@ -281,10 +281,16 @@ func (e exercise) hoard(size, most int) (sent int, err error) {
 	return sent, nil
 }
 
+// Sizes of last messages, which no other message of an exercise has.
+const (
+	lastHalf   = 3001
+	lastAtOnce = 3002
+)
+
 // endHalf sends a last message and shuts down the client's direction. The server still reads the
 // message and replies.
 func (e exercise) endHalf() error {
-	last := pattern(9, 3000)
+	last := pattern(9, lastHalf)
 	if _, err := unix.Write(e.client, last); err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
@@ -305,7 +311,7 @@ func (e exercise) endHalf() error {
 
 // endAtOnce closes the client right after it has sent a message.
 func (e *exercise) endAtOnce() error {
-	last := pattern(11, 3000)
+	last := pattern(11, lastAtOnce)
 	if _, err := unix.Write(e.client, last); err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
