@@ -145,9 +145,34 @@ func (q *mole) takesPart(pods int) {
 // chat opens a connection from one pod to another; its client sends requests when ask tells it to.
 func (q *mole) chat(from, to string) *rig.Process {
 	q.t.Helper()
-	p := rig.NewChild(q.t, q.cgroup, q.pods[from].Netns, "converse", net.JoinHostPort(q.pods[to].addr[true].String(), "80"))
+	return q.dial(q.pods[from].Netns, q.pods[to].addr[true])
+}
+
+// dial opens a connection from a namespace to an address, like chat.
+func (q *mole) dial(from *rig.Netns, to netip.Addr) *rig.Process {
+	q.t.Helper()
+	return q.dialPort(from, netip.AddrPortFrom(to, 80).String())
+}
+
+func (q *mole) dialPort(from *rig.Netns, to string) *rig.Process {
+	q.t.Helper()
+	p := rig.NewChild(q.t, q.cgroup, from, "converse", to)
 	q.says(p, "ready")
 	return p
+}
+
+// bypass asks until all connections that are listed are between the named ends and bypass TCP both ways.
+func (q *mole) bypass(connections []*rig.Process, client, server string) {
+	q.t.Helper()
+	q.until(fmt.Sprintf("%d connections from %s to %s bypass TCP", len(connections), client, server), func() bool {
+		for _, p := range connections {
+			q.ask(p, 10)
+		}
+		rows := q.list()
+		return len(rows) == len(connections) && !slices.ContainsFunc(rows, func(r listed) bool {
+			return r.ClientPod != client || r.ServerPod != server || r.State != "short" || r.Redirected[0] == 0 || r.Redirected[1] == 0
+		})
+	})
 }
 
 func (q *mole) says(p *rig.Process, want string) {
@@ -179,11 +204,7 @@ func TestAccelerate(t *testing.T) {
 	ab, cb := q.chat("a", "b"), q.chat("c", "b")
 	q.ask(ab, 20)
 	q.ask(cb, 20)
-	q.until("the annotated pods speak past TCP", func() bool {
-		q.ask(ab, 10)
-		rows := q.list()
-		return len(rows) == 1 && rows[0].State == "short" && rows[0].Redirected[0] > 0 && rows[0].ClientPod == "shop/a" && rows[0].ServerPod == "shop/b"
-	})
+	q.bypass([]*rig.Process{ab}, "shop/a", "shop/b")
 
 	q.run("sockmap", "off")
 	before := q.list()[0].Redirected
@@ -216,6 +237,24 @@ spec: {from: [{podSelector: {matchLabels: {app: c}}}], to: [{podSelector: {match
 		return slices.ContainsFunc(q.list(), func(r listed) bool { return r.ClientPod == "shop/c" && r.State == "short" && r.Redirected[0] > 0 })
 	})
 	q.ask(ab, 20)
+
+	q.kill()
+	q.agents = []string{"--sockmap=false"}
+	began := time.Now()
+	q.start()
+	past := func() (bytes uint64) {
+		for _, r := range q.list() {
+			bytes += r.Redirected[0] + r.Redirected[1]
+		}
+		return bytes
+	}
+	q.until("everything uses TCP, as the option says", func() bool { before := past(); q.ask(cb, 20); return past() <= before })
+	// It takes less than a second where nothing else runs.
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the option takes effect %v after the agent's start", took)
+	} else {
+		t.Logf("after %v", took)
+	}
 }
 
 // TestAccelerateUnproven checks that nothing bypasses TCP until "fairlead init" has proved that the
@@ -267,13 +306,8 @@ endpoints: [{addresses: ["%[2]s"], nodeName: node-a, conditions: {ready: true}}]
 	q.until("a pod has opted out", func() bool {
 		return strings.Contains(q.judged(), "opted out") && !strings.Contains(q.judged(), "not covered")
 	})
-	dial := func(from, to string) *rig.Process {
-		p := rig.NewChild(t, q.cgroup, q.pods[from].Netns, "converse", to)
-		q.says(p, "ready")
-		return p
-	}
 	for is4, to := range map[bool]string{true: "10.96.0.10:8000", false: "[fd96::10]:8000"} {
-		a, c := dial("a", to), dial("c", to)
+		a, c := q.dialPort(q.pods["a"].Netns, to), q.dialPort(q.pods["c"].Netns, to)
 		q.until("both speak past TCP by "+to, func() bool {
 			q.ask(a, 10)
 			q.ask(c, 10)

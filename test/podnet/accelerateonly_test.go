@@ -4,11 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -165,11 +163,7 @@ endpoints: [{addresses: [10.9.0.3], conditions: {ready: true}}]
 	q.ready()
 	ab, cb := q.chat("a", "b"), q.chat("c", "b")
 	q.ask(cb, 20)
-	q.until("the annotated pods speak past TCP", func() bool {
-		q.ask(ab, 10)
-		rows := q.list()
-		return len(rows) == 1 && rows[0].State == "short" && rows[0].Redirected[0] > 0 && rows[0].ClientPod == "shop/a" && rows[0].ServerPod == "shop/b"
-	})
+	q.bypass([]*rig.Process{ab}, "shop/a", "shop/b")
 	alone("while it runs")
 	if entries, err := os.ReadDir(filepath.Join(q.bpffs, "fairlead")); err != nil || len(entries) != 1 || entries[0].Name() != "sockmap" {
 		t.Errorf("pinned is more than what lets connections go past TCP: %v, %v", entries, err)
@@ -219,37 +213,39 @@ endpoints: [{addresses: [10.9.0.3], conditions: {ready: true}}]
 	q.ask(cb, 1)
 }
 
-// TestAccelerateWithNode checks that connections between processes in the node's own namespace and
-// the pods that a policy selects bypass TCP, by IPv4 and IPv6, and that those with other pods do
-// not.
+// TestAccelerateWithNode checks that connections between processes in the node's own namespace, as pods
+// with hostNetwork have them, and the pods that a policy selects bypass TCP, whoever connects, and that
+// those with other pods do not.
 func TestAccelerateWithNode(t *testing.T) {
 	rig.Root(t)
-	q := newRoadstead(t)
-	q.write(nil, `
+	for ends, to := range map[string]string{
+		"from: [{podSelector: {matchLabels: {app: a}}}], to: [{node: true}]": "node",
+		"from: [{node: true}], to: [{podSelector: {matchLabels: {app: a}}}]": "shop/a",
+	} {
+		t.Run("to "+to, func(t *testing.T) {
+			q := newRoadstead(t)
+			q.write(nil, fmt.Sprintf(`
 apiVersion: fairlead.io/v1alpha1
 kind: SocketAcceleration
 metadata: {name: proxy, namespace: shop, uid: uid-policy}
-spec: {from: [{podSelector: {matchLabels: {app: a}}}], to: [{node: true}], ports: [80]}
-`)
-	q.says(rig.NewChild(t, q.cgroup, q.ns, "sayBack", "80"), "ready")
-	q.start()
-	q.takesPart(1)
-	dial := func(from, addr string) *rig.Process {
-		p := rig.NewChild(t, q.cgroup, q.pods[from].Netns, "converse", net.JoinHostPort(addr, "80"))
-		q.says(p, "ready")
-		return p
-	}
-	other := dial("b", "10.9.0.1")
-	q.ask(other, 20)
-	a4, a6 := dial("a", "10.9.0.1"), dial("a", "fd09::1")
-	q.until("the pod and the node speak past TCP", func() bool {
-		q.ask(a4, 10)
-		q.ask(a6, 10)
-		rows := q.list()
-		return len(rows) == 2 && !slices.ContainsFunc(rows, func(r listed) bool {
-			return r.ClientPod != "shop/a" || r.ServerPod != "node" || r.State != "short" || r.Redirected[0] == 0 || r.Redirected[1] == 0
+spec: {%s, ports: [80]}
+`, ends))
+			q.says(rig.NewChild(t, q.cgroup, q.ns, "sayBack", "80"), "ready")
+			q.start()
+			q.takesPart(1)
+			node := map[bool]netip.Addr{true: netip.MustParseAddr("10.9.0.1"), false: netip.MustParseAddr("fd09::1")}
+			from, addrs, client, other := q.pods["a"].Netns, node, "shop/a", q.dial(q.pods["b"].Netns, node[true])
+			if to == "shop/a" {
+				from, addrs, client, other = q.ns, q.pods["a"].addr, "node", q.dial(q.ns, q.pods["b"].addr[true])
+			}
+			q.ask(other, 20)
+			q.bypass([]*rig.Process{q.dial(from, addrs[true]), q.dial(from, addrs[false])}, client, to)
+			q.ask(other, 20)
+			if rows := q.list(); len(rows) != 2 {
+				t.Errorf("pod b is among %+v", rows)
+			}
 		})
-	})
+	}
 }
 
 // TestAccelerateOnlyAfterAnother checks that an accelerate-only agent refuses to start while a full
@@ -279,11 +275,11 @@ func TestAccelerateOnlyAfterAnother(t *testing.T) {
 	q.ready()
 }
 
-// TestAccelerateAfterAnother checks that a pod for which fairlead-cni runs after another plugin
-// bypasses TCP too.
+// TestAccelerateAfterAnother checks that pods for which fairlead-cni runs after another plugin bypass
+// TCP too, by IPv4 and IPv6, if they are selected by the agent's own configuration.
 func TestAccelerateAfterAnother(t *testing.T) {
 	rig.Root(t)
-	q := &mole{harbour: newHarbour(t, "--sockmap=true", "--pod-network=chained"), pods: map[string]*pod{}}
+	q := &mole{harbour: newHarbour(t, "--sockmap=true", "--pod-network=chained", "--accelerate-selector=app in (a, b)"), pods: map[string]*pod{}}
 	rig.Bridge(t, q.ns, "br0")
 	rig.Address(t, q.ns, "br0", "10.9.0.1/24", "fd09::1/64")
 	q.configure("1.0.0", fmt.Sprintf(`{"type": %q, "notes": %q, "peer": "bridge"}`, fakeName, fakes(t, q.node)), entry)
@@ -292,12 +288,9 @@ func TestAccelerateAfterAnother(t *testing.T) {
 		q.mustAdd(q.pods[name])
 		q.says(rig.NewChild(t, q.cgroup, q.pods[name].Netns, "sayBack", "80"), "ready")
 	}
-	q.write(map[string]string{"a": `fairlead.io/accelerate: "true"`, "b": `fairlead.io/accelerate: "true"`}, "")
+	q.write(nil, "")
 	q.takesPart(2)
-	ab := q.chat("a", "b")
-	q.until("the annotated pods speak past TCP", func() bool {
-		q.ask(ab, 10)
-		rows := q.list()
-		return len(rows) == 1 && rows[0].State == "short" && rows[0].Redirected[0] > 0
-	})
+	a, addrs := q.pods["a"].Netns, q.pods["b"].addr
+	q.ask(q.chat("c", "b"), 20)
+	q.bypass([]*rig.Process{q.dial(a, addrs[true]), q.dial(a, addrs[false])}, "shop/a", "shop/b")
 }

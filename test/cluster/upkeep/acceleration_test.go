@@ -9,17 +9,6 @@ import (
 	"testing"
 )
 
-// near is a Service that only uses the answering pod on the client's own node.
-const near = `
-apiVersion: v1
-kind: Service
-metadata: {name: near}
-spec:
-  internalTrafficPolicy: Local
-  selector: {app: echo}
-  ports: [{port: 80, targetPort: 8080}]
-`
-
 // TestAcceleration installs agents that only let connections bypass TCP, beside kube-proxy and the
 // bridge plugin, on a cluster whose pods already send each other requests. The agents have only the
 // rights that the chart grants in this mode.
@@ -30,16 +19,12 @@ func TestAcceleration(t *testing.T) {
 	f.bridged = true
 	f.makeImage(dir, "")
 	f.apply(workload)
-	f.apply(near)
 	f.mustAsk("rollout", "status", "daemonset/echo", waitFlag)
 	f.mustAsk("wait", "--for=condition=Ready", "pod/client", waitFlag)
-	f.mustAsk("annotate", "pods", "--selector=app=echo", "fairlead.io/accelerate=true")
-	f.mustAsk("annotate", "pod", "client", "fairlead.io/accelerate=true")
 	before := f.snapshots()
 	requests := f.startSources()
 	requests = append(requests, f.newSource("pod", f.podPlace("node1", "client"), []target{
-		{"a pod of the same node", "tcp", net.JoinHostPort(f.echoOn("node1"), "8080")},
-		{"the same by kube-proxy", "tcp", net.JoinHostPort(f.mustAsk("get", "service", "near", "--output=jsonpath={.spec.clusterIP}"), "80")},
+		{"a pod, the same without kube-proxy", "tcp", net.JoinHostPort(f.mustAsk("get", "pod", "stays", "--output=jsonpath={.status.podIP}"), "8080")},
 	}))
 	run := func(name string, fn func()) {
 		t.Helper()
@@ -53,12 +38,12 @@ func TestAcceleration(t *testing.T) {
 	run("nothing", func() {})
 	run("install", func() {
 		f.install(dir, "-set", "mode=accelerate-only", "-set", "metrics.address=:"+metricsPort)
-		f.awaitPastTCP("node1")
+		f.awaitPastTCP(1 + len(f.Family.Services()))
 	})
 	run("upgrade", func() {
 		f.helm("upgrade", "--namespace=kube-system", "--reuse-values", "--set=sockmap.selector=app=nothing", "fairlead", "charts/fairlead")
 		f.agents()
-		f.awaitPastTCP("node1")
+		f.awaitPastTCP(1 + len(f.Family.Services()))
 	})
 	run("Prometheus", func() { f.seen(pastTCP.MatchString, 12) })
 	run("uninstall", func() {
@@ -68,18 +53,12 @@ func TestAcceleration(t *testing.T) {
 	f.requireAsBefore(before)
 }
 
-// echoOn returns the address of the answering pod on a node.
-func (f *fixture) echoOn(node string) string {
+// awaitPastTCP waits until the agent of node1 reports that as many connections as there should be
+// bypass TCP which the client there keeps open to the pod that stays, and twice that their bytes past
+// it grow.
+func (f *fixture) awaitPastTCP(want int) {
 	f.t.Helper()
-	return f.mustAsk("get", "pods", "--selector=app=echo", "--field-selector=spec.nodeName="+node, "--output=jsonpath={.items[0].status.podIP}")
-}
-
-// awaitPastTCP waits until the node's agent reports that both connections which the client keeps
-// open to the pod of its node, one of them through kube-proxy, bypass TCP, and twice that their
-// counts of messages grow.
-func (f *fixture) awaitPastTCP(node string) {
-	f.t.Helper()
-	agent := f.mustAsk("--namespace=kube-system", "get", "pods", "--selector=app.kubernetes.io/name=fairlead", "--field-selector=spec.nodeName="+node,
+	agent := f.mustAsk("--namespace=kube-system", "get", "pods", "--selector=app.kubernetes.io/name=fairlead", "--field-selector=spec.nodeName=node1",
 		"--output=jsonpath={.items[0].metadata.name}")
 	fairlead := func(args ...string) (string, error) {
 		return f.ask(append([]string{"--namespace=kube-system", "exec", agent, "--container=agent", "--", "/fairlead"}, args...)...)
@@ -87,7 +66,7 @@ func (f *fixture) awaitPastTCP(node string) {
 	before := map[string]uint64{}
 	for range 2 { // the second time, the counts must have grown
 		now := map[string]uint64{}
-		f.await("two connections of "+node+" bypass TCP", func() error {
+		f.await(fmt.Sprintf("%d connections bypass TCP", want), func() error {
 			text, err := fairlead("sockmap", "list", "--output=json")
 			if err != nil {
 				return err
@@ -95,8 +74,8 @@ func (f *fixture) awaitPastTCP(node string) {
 			if now, err = conversations(text); err != nil {
 				return err
 			}
-			maps.DeleteFunc(now, func(client string, messages uint64) bool { return messages <= before[client] })
-			if len(now) < 2 {
+			maps.DeleteFunc(now, func(client string, bytes uint64) bool { return bytes <= before[client] })
+			if len(now) < want {
 				return fmt.Errorf("%s", text)
 			}
 			return nil
@@ -108,8 +87,8 @@ func (f *fixture) awaitPastTCP(node string) {
 	}
 }
 
-// conversations returns how many messages the client and the answering pods have exchanged past
-// TCP, the smaller number of the two directions, by the client's end of each connection.
+// conversations returns how many bytes the client and the pod that stays have exchanged past TCP, the
+// smaller number of the two directions, by the client's end of each connection.
 func conversations(text string) (map[string]uint64, error) {
 	var rows []struct {
 		Client, ClientPod, ServerPod, State string
@@ -120,7 +99,7 @@ func conversations(text string) (map[string]uint64, error) {
 	}
 	found := map[string]uint64{}
 	for _, r := range rows {
-		if r.State == "short" && r.ClientPod == "default/client" && strings.HasPrefix(r.ServerPod, "default/echo-") {
+		if r.State == "short" && r.ClientPod == "default/client" && r.ServerPod == "default/stays" {
 			found[r.Client] = min(r.Redirected[0], r.Redirected[1])
 		}
 	}

@@ -1,6 +1,6 @@
 // Package upkeep puts a cluster through its life: agents are installed with the chart, changed,
-// lost, left without an API server and removed, while requests are sent from everywhere. None may
-// fail.
+// lost, left without an API server and removed, while requests are sent from everywhere, and within
+// one node past TCP. None may fail.
 package upkeep
 
 import (
@@ -54,7 +54,7 @@ func changes() []change {
 		{"loadBalancer.acceleration=disabled", "xdp", "off"},
 		{"socketLB.terminatePodConnections=true", "reset-stale-tcp", "true"},
 		{"bigTCP=true", "big-tcp", "true"},
-		{"sockmap.enabled=true,sockmap.selector=app", "sockmap", "true"},
+		{"sockmap.selector=app=nothing", "accelerate-selector", "app=nothing"},
 	}
 	if *thorough {
 		return all
@@ -89,7 +89,7 @@ func TestUpkeep(t *testing.T) {
 	f.makeImage(dir, "")
 	f.makeImage(dir+"/"+otherTag, otherTag)
 	before := f.snapshots()
-	f.install(dir, "-set", "metrics.address=:10249")
+	f.install(dir, "-set", "metrics.address=:10249,sockmap.enabled=true")
 	f.rig(nil, "import", "-prefix", f.Prefix, dir+"/"+otherTag+"/fairlead.tar")
 	f.apply(workload)
 	f.mustAsk("rollout", "status", "daemonset/echo", waitFlag)
@@ -100,6 +100,7 @@ func TestUpkeep(t *testing.T) {
 			g := *f
 			g.t = t
 			fn(&g)
+			g.awaitPastTCP(len(g.Family.Services()))
 			requests.check(&g)
 		})
 	}
