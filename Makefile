@@ -111,7 +111,10 @@ test-oracle: ## test against the code of Kubernetes
 test-netns: ## test with real sockets in network namespaces (root); writes _output/podnet/matrix.txt: by which address each end sees the other
 	@rm -f _output/podnet/matrix.txt
 	$(GO) run ./test/cluster build kube-proxy >/dev/null # for nft, which the tests run
-	$(GO) test -count=1 -timeout 30m ./test/rig/... ./test/netns/... ./test/podnet/... ./test/sockmap/...
+ifdef ROOT
+	@test/tools/programs.sh redis >/dev/null
+endif
+	FAIRLEAD_REQUIRE="$(FAIRLEAD_REQUIRE) $(if $(ROOT),programs)" $(GO) test -count=1 -timeout 30m ./test/rig/... ./test/netns/... ./test/podnet/... ./test/sockmap/...
 	@if [ -e _output/podnet/matrix.txt ]; then cat _output/podnet/matrix.txt; fi
 
 CYCLES := 10000
@@ -268,7 +271,7 @@ bench-socket: ## compare the socket programs with kube-proxy (root); writes _out
 	$(GO) run ./test/bench/socket -output _output/bench/socket.json
 
 .PHONY: bench-sockmap
-bench-sockmap: ## measure what going past TCP does to requests, streams and proxies of a node; ROW="request, pods" for a part (root)
+bench-sockmap: ## measure what going past TCP does to requests, streams and proxies of a node; ROW="request, pods" for a part (root); writes _output/bench/sockmap.json and .svg
 	@mkdir -p _output/bench/bin
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=$(VCS) -o _output/bench/bin/ ./cmd/...
 	$(GO) run ./test/bench/sockmap -binaries _output/bench/bin $(if $(ROW),-only "$(ROW)") -output _output/bench/sockmap.json

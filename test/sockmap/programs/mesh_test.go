@@ -125,6 +125,8 @@ func (w *world) short(c *client, all bool) {
 func (w *world) everyHop(c *client) {
 	w.T.Helper()
 	w.short(c, true)
+	// Nothing waits for what follows an answer, such as an HTTP/2 window update.
+	time.Sleep(50 * time.Millisecond)
 	var before []hop
 	for _, port := range hops() {
 		before = append(before, w.hop(port))
@@ -133,8 +135,7 @@ func (w *world) everyHop(c *client) {
 	if a := c.fetch(order{Requests: 200, Sizes: []int{1, 300, 5000, 40_000}, Sends: []int{10, 2000, 20_000}}); a.Failed > 0 || a.Requests < 400 {
 		w.T.Errorf("%+v", a)
 	}
-	// Nothing waits for what follows an answer, such as an HTTP/2 window update.
-	time.Sleep(50 * time.Millisecond)
+	time.Sleep(50 * time.Millisecond) // likewise
 	ended := c.fetch(order{})
 	for i, port := range hops() {
 		after := w.hop(port)

@@ -20,9 +20,6 @@ import (
 // TestRedis has redis-benchmark send requests to a redis-server, one at a time and pipelined, while
 // a client of ours stores values and checks that they are still there.
 func TestRedis(t *testing.T) {
-	if !*all {
-		t.Skip("-all runs it")
-	}
 	w := newWorld(t)
 	dir := w.directory(nobody)
 	w.start(there, nobody, "redis-server", "--port", "6379", "--bind", "0.0.0.0", "::", "--protected-mode", "no", "--save", "", "--dir", dir)

@@ -24,7 +24,7 @@ import (
 )
 
 var (
-	all  = flag.Bool("all", false, "run the programs of others too, which test/tools/programs.sh fetches")
+	all  = flag.Bool("all", false, "run all programs of others, not only redis; test/tools/programs.sh fetches them")
 	load = flag.Duration("load", 3*time.Second, "for how long each program is asked")
 )
 
