@@ -16,6 +16,7 @@ import (
 	"strings"
 	"syscall"
 
+	"fairlead.io/fairlead/test/bench/plot"
 	"fairlead.io/fairlead/test/bench/result"
 )
 
@@ -100,5 +101,8 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 			return err
 		}
 	}
-	return report.Finish()
+	if err := report.Finish(); err != nil {
+		return err
+	}
+	return plot.File(o.output)
 }
