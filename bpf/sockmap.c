@@ -288,7 +288,7 @@ static __always_inline enum passing decide(struct sk_msg_md *msg, struct end *en
 {
 	__u32 side = end->side & 1, other = !side;
 	struct tcp_sock *tp = msg->sk ? bpf_skc_to_tcp_sock(msg->sk) : NULL;
-	enum passing why;
+	enum passing way;
 
 	/* Who has not heard all does not answer: both stream at once. */
 	if (tp && has_heard(tp))
@@ -297,6 +297,7 @@ static __always_inline enum passing decide(struct sk_msg_md *msg, struct end *en
 	if (pair->spliced & pair->inside & (1 << other) &&
 	    !psock_is_empty(psock_of((struct sock *)pair->sk[other])))
 		return PASSING_LOST;
+	way = send_way(pair); /* in any case: it may exclude the connection */
 	if (!is_on())
 		return PASSING_OFF;
 	if (pair->state != PAIR_SHORT || !(pair->ready & (1 << other)))
@@ -312,10 +313,7 @@ static __always_inline enum passing decide(struct sk_msg_md *msg, struct end *en
 			leave_streaming(pair);
 		return PASSING_RUN;
 	}
-	why = send_way(pair);
-	if (why == PASSING_NONE)
-		why = peer_takes(tp, (struct tcp_sock *)end->peer_sk, pair, side, msg->size);
-	return why;
+	return way != PASSING_NONE ? way : peer_takes(tp, (struct tcp_sock *)end->peer_sk, pair, side, msg->size);
 }
 
 /* Runs for each message of a socket in the map. */

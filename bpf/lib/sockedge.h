@@ -100,14 +100,24 @@ static __always_inline bool is_edge(const struct sock *sk)
 	return !cfg.looks && edge_waits(sk, false);
 }
 
+/* Returns how many bytes that are not sent yet make a process wait that sends more. By default so many
+ * never are. */
+static __always_inline __u32 unsent_most(const struct tcp_sock *tp)
+{
+	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
+
+	return tp->notsent_lowat ? tp->notsent_lowat
+				 : BPF_CORE_READ(sk, __sk_common.skc_net.net, ipv4.sysctl_tcp_notsent_lowat);
+}
+
 /* Reports whether who sends so many bytes more may have to wait for room, and to be told of it. */
 static __always_inline bool may_wait(const struct tcp_sock *tp, __u32 bytes)
 {
 	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
-	__s32 unsent = tp->notsent_lowat; /* 0 is no limit, and so is -1, which accepted sockets have */
+	__u64 queued = sk->sk_wmem_queued, unsent = tp->write_seq - tp->snd_nxt;
 
-	return unsent > 0 || BPF_CORE_READ(sk, sk_socket, flags) & NOSPACE ||
-	       sk->sk_wmem_queued + (__u64)bytes > (__u64)sk->sk_sndbuf / 2;
+	return queued + bytes > (__u64)sk->sk_sndbuf / 2 || 2 * (unsent + bytes) >= unsent_most(tp) ||
+	       BPF_CORE_READ(sk, sk_socket, flags) & NOSPACE;
 }
 
 /* Reports whether the next send will use TCP without that the programs see it: the kernel keeps what
@@ -115,8 +125,11 @@ static __always_inline bool may_wait(const struct tcp_sock *tp, __u32 bytes)
 static __always_inline bool sends_unseen(const struct sock *sk)
 {
 	struct sk_psock *psock = psock_of(sk);
+	__u32 decided = SK_DROP;
 
-	return psock && BPF_CORE_READ(psock, eval) == SK_PASS;
+	if (psock)
+		bpf_core_read(&decided, bpf_core_field_size(psock->eval), &psock->eval);
+	return decided == SK_PASS;
 }
 
 /* Reports whether a process may soon be told anything of a socket. If it then looks, that is no proof

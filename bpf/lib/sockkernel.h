@@ -22,7 +22,7 @@ typedef struct refcount_struct {
 
 struct sk_psock {
 	struct list_head ingress_msg;
-	__u32 eval; /* what a program has decided of the message being sent, or of the next */
+	__u32 eval; /* what a program has decided of the message being sent, or of the next; may become shorter */
 	refcount_t refcnt;
 } __attribute__((preserve_access_index));
 
@@ -64,8 +64,13 @@ enum sock_flags {
 	SOCK_ZEROCOPY = 18,
 };
 
+struct netns_ipv4 {
+	__u32 sysctl_tcp_notsent_lowat;
+} __attribute__((preserve_access_index));
+
 struct net {
 	__u64 net_cookie;
+	struct netns_ipv4 ipv4;
 } __attribute__((preserve_access_index));
 
 typedef struct {

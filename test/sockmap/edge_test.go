@@ -350,25 +350,34 @@ func TestEdgeTold(t *testing.T) {
 
 // TestEdgeRoom checks the same of a reader that tries to read when it is told that there is room to send again.
 func TestEdgeRoom(t *testing.T) {
-	// Older kernels show the programs no send that follows one for which there was no room.
-	t.Run("many sends", func(t *testing.T) { fillsRoom(t, 8<<10) })
-	t.Run("one send", func(t *testing.T) { fillsRoom(t, 1<<20) })
+	small := func(w *world, client, server int) {
+		w.Must(unix.SetsockoptInt(server, unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10))
+		w.Must(unix.SetsockoptInt(client, unix.SOL_SOCKET, unix.SO_RCVBUF, 32<<10))
+	}
+	t.Run("many sends", func(t *testing.T) { fillsRoom(t, 8<<10, small) })
+	// The kernel shows the programs no send that follows one for which there was not enough room.
+	t.Run("one send", func(t *testing.T) { fillsRoom(t, 1<<20, small) })
+	t.Run("unsent", func(t *testing.T) {
+		fillsRoom(t, 8<<10, func(w *world, client, server int) {
+			w.Must(unix.SetsockoptInt(client, unix.SOL_SOCKET, unix.SO_RCVBUF, 32<<10))
+			w.Must(w.pods[1].SetSysctl("net/ipv4/tcp_notsent_lowat", "16384"))
+		})
+	})
 }
 
 // fillsRoom has a server answer with as much as there is room for, in sends of a size.
-func fillsRoom(t *testing.T, size int) {
+func fillsRoom(t *testing.T, size int, limit func(w *world, client, server int)) {
 	limits := sockmap.DefaultLimits()
 	limits.Stream = 1 << 20 // or they might leave for streaming
 	w := newWorldAsIs(t, limits)
 	client, server := w.rawPair()
-	w.Must(unix.SetsockoptInt(server, unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10))
-	w.Must(unix.SetsockoptInt(client, unix.SOL_SOCKET, unix.SO_RCVBUF, 32<<10))
+	limit(w, client, server)
 	r := w.edge(server, true)
 	piece := make([]byte, size)
 	fill := func(i int) {
 		_, err := unix.Write(client, pattern(i, 100))
 		w.Must(err)
-		_, err = r.readSome(piece)
+		_, err = r.read(100, size)
 		w.Must(err)
 		sent := 0
 		for {
@@ -413,7 +422,7 @@ func TestEdgeLate(t *testing.T) {
 	})
 	r.rests = true
 	w.Must(unix.EpollCtl(r.epoll, unix.EPOLL_CTL_MOD, server, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(server)}))
-	w.Let(w.pods[:]...) // the agent looks at all sockets
+	w.Must(w.Switch(true)) // the agent looks at all sockets
 	w.Until("the reader to be known", func() bool {
 		w.converse(client, r, 20)
 		return w.only().Exclusion == "edge"
