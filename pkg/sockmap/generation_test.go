@@ -126,6 +126,86 @@ func TestHoldMeanwhile(t *testing.T) {
 	}
 }
 
+// Hold outlives the programs that it was told to: they are removed after an error, and others follow.
+func TestHoldOutlives(t *testing.T) {
+	rig.Root(t)
+	cfg := Config{BPFFS: rig.BPFFS(t), Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler)}
+	if found, err := Hold(cfg.BPFFS); found || err != nil {
+		t.Errorf("where no agent has run, there is something to hold: %v, %v", found, err)
+	}
+	for _, do := range []func(string) (bool, error){Hold, Hold, Release} {
+		s, err := Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(s.Switch(true), s.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if found, err := do(cfg.BPFFS); !found || err != nil {
+			t.Errorf("found %v, %v", found, err)
+		}
+		left, err := Retire(cfg.BPFFS, cfg.Log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(patience); len(left.former) > 0 && time.Now().Before(end); {
+			if _, err := left.sweepFormer(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		dirs, err := generations(Dir(cfg.BPFFS), false)
+		if err = errors.Join(err, left.Close()); err != nil || len(dirs) > 0 {
+			t.Errorf("left are %v, %v", dirs, err)
+		}
+	}
+	for want, do := range map[bool]func(string) (bool, error){true: Hold, false: Release} {
+		if _, err := do(cfg.BPFFS); err != nil {
+			t.Fatal(err)
+		}
+		s, err := Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		state, err := s.State()
+		view, failed := Read(cfg.BPFFS)
+		if err := errors.Join(err, failed, s.Close()); err != nil || state.Held != want || view.Held != want {
+			t.Errorf("held: %v, %v, want %v, %v", state.Held, view.Held, want, err)
+		}
+	}
+	if _, err := Hold(cfg.BPFFS); err != nil {
+		t.Fatal(err)
+	}
+	if removed, err := Remove(cfg.BPFFS); !removed || err != nil {
+		t.Errorf("removed %v, %v", removed, err)
+	}
+	for _, dir := range []string{Dir(cfg.BPFFS), heldDir(cfg.BPFFS)} {
+		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("left is %s: %v", dir, err)
+		}
+	}
+}
+
+// A Hold by a version that told only the programs holds for others too.
+func TestHoldOfBefore(t *testing.T) {
+	rig.Root(t)
+	cfg := Config{BPFFS: rig.BPFFS(t), Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler)}
+	s, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.now.setControl(bpf.SockmapControlCONTROL_HELD, 1), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Limits.Run++ // which makes it another version
+	if s, err = Open(cfg); err != nil {
+		t.Fatal(err)
+	}
+	state, err := s.State()
+	if err := errors.Join(err, s.Close()); err != nil || !state.Held {
+		t.Errorf("%+v, %v", state, err)
+	}
+}
+
 // Connections are found however many others wait for an end that is not here.
 func TestCrowd(t *testing.T) {
 	rig.Root(t)

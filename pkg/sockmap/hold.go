@@ -13,47 +13,85 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
+// heldDir returns the path of a directory that is there while an operator makes everything use TCP. It
+// outlives all generations: one that is empty may be removed while the operator still wants that.
+func heldDir(bpffs string) string { return Dir(bpffs) + "-held" }
+
+// isHeld reports whether an operator makes everything use TCP.
+func isHeld(bpffs string) (bool, error) {
+	_, err := os.Stat(heldDir(bpffs))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // Hold makes everything use TCP, whatever agents and their options say, until Release or a reboot.
 // It works on the pins, so it needs no agent, and it takes effect with the next message. It returns
-// whether there are any programs to hold.
-func Hold(bpffs string) (bool, error) { return hold(bpffs, 1) }
+// whether an agent has ever let anything bypass TCP.
+func Hold(bpffs string) (found bool, err error) {
+	if _, err := os.Stat(Dir(bpffs)); errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return true, errors.Join(makeHeld(bpffs), tellHeld(bpffs, 1))
+}
 
-// Release undoes Hold.
-func Release(bpffs string) (bool, error) { return hold(bpffs, 0) }
+func makeHeld(bpffs string) error {
+	if err := os.Mkdir(heldDir(bpffs), 0o700); !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
 
-func hold(bpffs string, value uint32) (found bool, err error) {
+// Release undoes Hold. Programs that still hold without the directory have been told by a version that
+// did not make it, so they are told first; and again afterwards, because others may have come that
+// still saw it.
+func Release(bpffs string) (found bool, err error) {
+	if _, err := os.Stat(Dir(bpffs)); errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return true, errors.Join(tellHeld(bpffs, 0), removeHeld(bpffs), tellHeld(bpffs, 0))
+}
+
+func removeHeld(bpffs string) error {
+	if err := os.Remove(heldDir(bpffs)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// tellHeld tells all versions of the programs whether an operator makes everything use TCP.
+func tellHeld(bpffs string, value uint32) error {
 	var errs []error
 	told := map[string]bool{}
 	for again := true; again; { // an agent that starts meanwhile may bring programs of its own
 		again = false
 		dirs, err := generations(Dir(bpffs), false)
 		if err != nil {
-			return found, errors.Join(append(errs, err)...)
+			return errors.Join(append(errs, err)...)
 		}
 		for _, dir := range dirs {
 			if told[dir] {
 				continue
 			}
 			told[dir], again = true, true
-			has, err := set(dir, bpf.SockmapControlCONTROL_HELD, value)
-			found = found || has
-			errs = append(errs, err)
+			errs = append(errs, set(dir, bpf.SockmapControlCONTROL_HELD, value))
 		}
 	}
-	return found, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // set sets a switch of one version of the programs, unless that has been removed meanwhile.
-func set(dir string, what bpf.SockmapControl, value uint32) (found bool, err error) {
+func set(dir string, what bpf.SockmapControl, value uint32) error {
 	path := filepath.Join(dir, controlMap)
 	m, err := ebpf.LoadPinnedMap(path, nil)
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+		return nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("open %s: %w", path, err)
+		return fmt.Errorf("open %s: %w", path, err)
 	}
-	return true, errors.Join(m.Put(uint32(what), value), m.Close())
+	return errors.Join(m.Put(uint32(what), value), m.Close())
 }
 
 // drained is how long Remove waits for processes to read what waits for them.
@@ -65,8 +103,11 @@ const removeEvery = 100 * time.Millisecond
 // if some is left after half a minute, Remove returns an error, and the maps with it stay.
 func Remove(bpffs string) (removed bool, err error) {
 	dirs, err := generations(Dir(bpffs), true)
-	if err != nil || len(dirs) == 0 {
-		return false, errors.Join(err, removeDir(bpffs))
+	if err != nil {
+		return false, err
+	}
+	if len(dirs) == 0 {
+		return false, removeDir(bpffs)
 	}
 	s := &Sockmap{}
 	defer func() { err = errors.Join(err, s.Close()) }()
@@ -99,5 +140,5 @@ func removeDir(bpffs string) error {
 	if err := os.Remove(Dir(bpffs)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return nil
+	return removeHeld(bpffs)
 }

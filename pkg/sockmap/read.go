@@ -30,6 +30,9 @@ func Read(bpffs string) (v View, err error) {
 	if err != nil {
 		return v, err
 	}
+	if v.Held, err = isHeld(bpffs); err != nil {
+		return v, err
+	}
 	for _, dir := range dirs {
 		if err := v.add(dir); err != nil && !errors.Is(err, fs.ErrNotExist) { // it was removed meanwhile
 			return v, fmt.Errorf("read pins in %s: %w", dir, err)
@@ -52,11 +55,7 @@ func (v *View) add(dir string) error {
 	if err != nil {
 		return err
 	}
-	held, err := g.control(bpf.SockmapControlCONTROL_HELD)
-	if err != nil {
-		return err
-	}
-	v.Pinned, v.On, v.Held = true, v.On || on != 0, v.Held || held != 0
+	v.Pinned, v.On = true, v.On || on != 0
 	if !g.isReadable() {
 		return nil
 	}

@@ -1,6 +1,6 @@
 // Package sockmap lets two sockets of this node that converse hand each other their messages,
 // bypassing TCP. Programs watch the connections that rules admit. The Sockmap puts suitable ones
-// into a socket map, and takes them out again when they should use TCP. bpf/sockmap.c explains why
+// into a socket map, and takes them out again when they should use TCP. bpf/README.md explains why
 // that neither loses nor mixes up data, nor lets it pile up.
 //
 // Everything is pinned and keeps working while no agent runs. A socket leaves the map only when no
@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -95,6 +96,9 @@ func Open(cfg Config) (s *Sockmap, err error) {
 		if err != nil {
 			return s, err
 		}
+		if err := g.keepHeld(cfg.BPFFS); err != nil {
+			return s, errors.Join(err, g.close())
+		}
 		switch {
 		case strings.HasPrefix(filepath.Base(dir), name) && s.now == nil && g.isWhole():
 			if s.now = g; !g.isBlind() {
@@ -114,9 +118,9 @@ func Open(cfg Config) (s *Sockmap, err error) {
 		if s.now, err = create(root, s.free(root, name), spec, cfg); err != nil {
 			return s, err
 		}
-		if err := s.adoptHeld(); err != nil {
-			return s, err
-		}
+	}
+	if err := s.adoptHeld(); err != nil {
+		return s, err
 	}
 	if s.now.isBlind() {
 		cfg.Log.Warn("connections read by edge-triggered epoll use TCP, since the kernel does not show how they are read", "error", s.now.blind)
@@ -131,26 +135,39 @@ func Open(cfg Config) (s *Sockmap, err error) {
 	return s, err
 }
 
-// adoptHeld makes new programs obey a Hold that former ones were told of, since an operator means
-// all versions. It repeats until the former ones agree, because the operator may change it
-// meanwhile.
+// keepHeld makes the directory of a Hold by a version that told only the programs. It looks for the
+// directory first, which Release removes after it has told the programs.
+func (g *generation) keepHeld(bpffs string) error {
+	held, err := isHeld(bpffs)
+	if err != nil || held {
+		return err
+	}
+	told, err := g.control(bpf.SockmapControlCONTROL_HELD)
+	if err != nil || told == 0 {
+		return err
+	}
+	return makeHeld(bpffs)
+}
+
+// adoptHeld makes the programs obey a Hold of before they were pinned. It repeats until they do,
+// because the operator may change it meanwhile.
 func (s *Sockmap) adoptHeld() error {
-	for told := uint32(0); ; {
-		held := uint32(0)
-		for _, g := range s.former {
-			value, err := g.control(bpf.SockmapControlCONTROL_HELD)
-			if err != nil {
-				return err
-			}
-			held |= value
+	for {
+		held, err := isHeld(s.cfg.BPFFS)
+		if err != nil {
+			return fmt.Errorf("see whether an operator makes all connections use TCP: %w", err)
 		}
-		if held == told {
-			return nil
-		}
-		if err := s.now.setControl(bpf.SockmapControlCONTROL_HELD, held); err != nil {
+		told, err := s.now.control(bpf.SockmapControlCONTROL_HELD)
+		if err != nil || held == (told != 0) {
 			return err
 		}
-		told = held
+		value := uint32(0)
+		if held {
+			value = 1
+		}
+		if err := s.now.setControl(bpf.SockmapControlCONTROL_HELD, value); err != nil {
+			return err
+		}
 	}
 }
 
@@ -164,8 +181,7 @@ func Retire(bpffs string, log *slog.Logger) (*Sockmap, error) {
 	for _, dir := range dirs {
 		g, err := open(dir)
 		if err != nil {
-			_, failed := set(dir, bpf.SockmapControlCONTROL_ON, 0)
-			errs = append(errs, err, failed)
+			errs = append(errs, err, set(dir, bpf.SockmapControlCONTROL_ON, 0))
 			continue
 		}
 		s.former = append(s.former, g)
@@ -212,7 +228,7 @@ func (c Config) programs() (*ebpf.CollectionSpec, string, error) {
 		c.tamper(spec)
 	}
 	sum := sha256.New()
-	fmt.Fprintf(sum, "%x %q", settings, c.Limits.Except)
+	fmt.Fprintf(sum, "%x %q", settings, slices.Sorted(slices.Values(c.Limits.Except)))
 	for _, name := range append(seeing(), forgetLink, readLink, admitIter, sweepIter, countIter, bpf.SockmapProgSockmapMessage) {
 		program := spec.Programs[name]
 		if program == nil {
@@ -267,14 +283,14 @@ func (s *Sockmap) note() {
 
 // Run admits sockets and lets them leave, until the context ends.
 func (s *Sockmap) Run(ctx context.Context) error {
-	admits := make(chan struct{}, 1)
+	admits, deaf := make(chan struct{}, 1), make(chan error, 1)
 	if s.now != nil {
 		wakes, err := ringbuf.NewReader(s.now.maps[wakesMap])
 		if err != nil {
 			return fmt.Errorf("wait for sockets: %w", err)
 		}
 		defer wakes.Close()
-		go s.listen(wakes, admits)
+		go func() { deaf <- s.listen(wakes, admits) }()
 	}
 	s.logged("cannot admit sockets", s.admit()) // that became suitable while no agent ran
 	rest := time.NewTicker(restEvery)
@@ -287,6 +303,8 @@ func (s *Sockmap) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case err := <-deaf:
+			return fmt.Errorf("wait for sockets: %w", err)
 		case <-admits:
 			if again == nil {
 				again = time.After(admitEvery)
@@ -303,6 +321,7 @@ func (s *Sockmap) Run(ctx context.Context) error {
 			sweeps.done(time.Since(began), left == 0 && err == nil)
 		case <-rest.C:
 			sweeps.soon()
+			s.logged("cannot admit sockets", s.admit()) // that nobody was woken for
 		case <-ask.C:
 			if is := s.isHeld(); is != held {
 				held = is
@@ -319,9 +338,9 @@ func (s *Sockmap) isHeld() bool {
 	if s.now == nil {
 		return false
 	}
-	held, err := s.now.control(bpf.SockmapControlCONTROL_HELD)
-	s.logged("cannot read whether an operator makes all connections use TCP", err)
-	return held != 0
+	held, err := isHeld(s.cfg.BPFFS)
+	s.logged("cannot see whether an operator makes all connections use TCP", errors.Join(err, s.adoptHeld()))
+	return held
 }
 
 func (s *Sockmap) logged(what string, err error) {
@@ -330,14 +349,14 @@ func (s *Sockmap) logged(what string, err error) {
 	}
 }
 
-// listen handles the events with which programs wake the agent.
-func (s *Sockmap) listen(wakes *ringbuf.Reader, admits chan<- struct{}) {
+// listen handles the events with which programs wake the agent, until the reader is closed or fails.
+func (s *Sockmap) listen(wakes *ringbuf.Reader, admits chan<- struct{}) error {
 	for {
 		record, err := wakes.Read()
-		if errors.Is(err, ringbuf.ErrClosed) {
-			return
+		if err != nil {
+			return err
 		}
-		if err != nil || len(record.RawSample) == 0 {
+		if len(record.RawSample) == 0 {
 			continue
 		}
 		switch bpf.SockmapWake(record.RawSample[0]) {
