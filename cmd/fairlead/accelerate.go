@@ -137,7 +137,7 @@ func unfit(cfg *config.Config) (why string, differences []string) {
 	case tried != of:
 		return `this kernel has not been tested for these programs: run "fairlead init --sockmap=true" with the agent's options, and restart the agent`, nil
 	case !fit:
-		return "this kernel does not support it: " + found, nil
+		return "this kernel has not passed the test: " + found, nil
 	}
 	return "", strings.FieldsFunc(rest, func(c rune) bool { return c == '\n' })
 }
@@ -353,7 +353,8 @@ func (a *accelerator) problems() (list []observe.Problem) {
 
 func fillSockmapStatus(status *observe.SockmapStatus, s *acceleration) error {
 	kept, checked := s.keeper.Status(), s.Checked()
-	status.Pods, status.Waiting, status.Uncovered = kept.Pods, kept.Waiting, stdmaps.Clone(kept.Uncovered)
+	status.Pods, status.Waiting, status.Rated = kept.Pods, kept.Waiting, kept.Rated
+	status.NotCovered, status.Uncovered = kept.NotCovered, stdmaps.Clone(kept.Uncovered)
 	status.Differences = s.differences
 	status.Error, status.Stale = checked.Fault, kept.Error
 	status.Checks = observe.SockmapChecks{Passed: checked.Passed, Failed: checked.Failed, LastTime: checked.Last, Unable: checked.Unable}

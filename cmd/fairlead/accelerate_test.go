@@ -23,7 +23,7 @@ func TestUnfit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for noted, want := range map[string]string{
-		of + "\nfit\n": "", of + "\nfit\nit waits\nit counts\n": "", of + "\nit loses bytes\n": "this kernel does not support it: it loses bytes", of: "does not support it",
+		of + "\nfit\n": "", of + "\nfit\nit waits\nit counts\n": "", of + "\nit loses bytes\n": "this kernel has not passed the test: it loses bytes", of: "has not passed the test",
 		"another" + of + "\nfit\n": "has not been tested", "": "has not been tested",
 	} {
 		if err := os.WriteFile(filepath.Join(cfg.StateDir, "sockmap"), []byte(noted), 0o600); err != nil {

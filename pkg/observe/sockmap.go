@@ -14,7 +14,10 @@ type SockmapStatus struct {
 	Held    bool `json:"held"`              // an operator has switched acceleration off
 	Pods    int  `json:"pods"`              // pods that may take part
 	Waiting int  `json:"waiting,omitempty"` // those of them that have no network yet
-	// Uncovered maps the name of a pod to the reason why it cannot take part although it should.
+	Rated   int  `json:"rated,omitempty"`   // pods that do not take part, because they have a rate
+	// NotCovered is how many pods cannot take part although they should, and Uncovered maps the names of
+	// the first to the reasons.
+	NotCovered int               `json:"notCovered,omitempty"`
 	Uncovered  map[string]string `json:"uncovered,omitempty"`
 	Sockets    int               `json:"sockets"`    // in the map
 	Watched    uint64            `json:"watched"`    // connections whose ends may both take part, ever
@@ -57,6 +60,9 @@ func (s *SockmapStatus) text() string {
 		return `held: everything uses TCP until "fairlead sockmap on"`
 	}
 	words := []string{fmt.Sprintf("%d pods may take part, %d sockets in the map, %d messages with %s bypassed TCP", s.Pods, s.Sockets, s.Redirected.Count, bytesOf(s.Redirected.Bytes))}
+	if s.Rated > 0 {
+		words = append(words, fmt.Sprintf("%d pods with a rate may not", s.Rated))
+	}
 	var excluded uint64
 	for _, n := range s.Excluded {
 		excluded += n
@@ -103,5 +109,8 @@ func (s *SockmapStatus) judge(say func(string, ...any)) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Uncovered)) {
 		say("Connections of pod %s use TCP although they may bypass it: %s.", name, s.Uncovered[name])
+	}
+	if more := s.NotCovered - len(s.Uncovered); more > 0 {
+		say("So do those of %d more pods.", more)
 	}
 }

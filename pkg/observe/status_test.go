@@ -134,6 +134,9 @@ func TestJudge(t *testing.T) {
 		{"nothing past TCP", func(s *Status) { s.Sockmap = &SockmapStatus{Error: "boom"} }, []string{"No connection bypasses TCP. This is slower but otherwise correct: boom"}},
 		{"stale past TCP", func(s *Status) { s.Sockmap = &SockmapStatus{On: true, Stale: "boom"} }, []string{"rules that are out of date: boom"}},
 		{"left past TCP", func(s *Status) { s.Sockmap = &SockmapStatus{Error: "boom", Stale: "bang"} }, []string{"No connection should bypass TCP: boom. Some may: bang"}},
+		{"left out past TCP", func(s *Status) {
+			s.Sockmap = &SockmapStatus{On: true, Rated: 1, NotCovered: 3, Uncovered: map[string]string{"shop/web": "boom"}}
+		}, []string{"Connections of pod shop/web use TCP although they may bypass it: boom", "So do those of 2 more pods"}},
 		{"unknown past TCP", func(s *Status) { s.Sockmap = &SockmapStatus{Unread: "boom"} }, []string{"What bypasses TCP is unknown: boom"}},
 		{"no programs", func(s *Status) { s.Datapath.Programs = nil }, []string{"No program is attached"}},
 		{"not at work", func(s *Status) {

@@ -21,6 +21,9 @@ const (
 // ErrUnknown is wrapped by errors about pods whose network namespace is not known.
 var ErrUnknown = errors.New("its network namespace is not known")
 
+// errRated is the error about pods with a rate, which would not be enforced past TCP.
+var errRated = errors.New("it has a rate")
+
 // KeeperConfig is what a Keeper needs.
 type KeeperConfig struct {
 	Sockmap  *Sockmap
@@ -49,10 +52,12 @@ type Keeper struct {
 
 // KeeperStatus is which pods take part.
 type KeeperStatus struct {
-	Pods      int               // that take part
-	Waiting   int               // that will, once they have a network
-	Uncovered map[string]string // the first pods that should take part and cannot, and why
-	Error     string            // why the rules could not be set
+	Pods       int               // that take part
+	Waiting    int               // that will, once they have a network
+	Rated      int               // that do not, because they have a rate
+	NotCovered int               // that should take part and cannot
+	Uncovered  map[string]string // the first of those, and why
+	Error      string            // why the rules could not be set
 	// Complaints are the problems with policies.
 	Complaints []Complaint
 	Told       bool // all objects were known, and the rules are set accordingly
@@ -81,7 +86,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		k.status = status
 		k.mu.Unlock()
 		var again <-chan time.Time
-		if err != nil || status.Waiting > 0 || len(status.Uncovered) > 0 {
+		if err != nil || status.Waiting > 0 || status.NotCovered > 0 {
 			again = time.After(lookAgain)
 		}
 		select {
@@ -118,10 +123,14 @@ func (k *Keeper) pass() (KeeperStatus, error) {
 		switch {
 		case err == nil:
 			status.Pods++
+		case errors.Is(err, errRated):
+			status.Rated++
 		case len(member.Pod.Addrs) == 0:
 			status.Waiting++
-		case len(status.Uncovered) < mostUncovered:
-			status.Uncovered[member.Pod.Name.String()] = err.Error()
+		default:
+			if status.NotCovered++; len(status.Uncovered) < mostUncovered {
+				status.Uncovered[member.Pod.Name.String()] = err.Error()
+			}
 		}
 		for _, cookie := range cookies {
 			add(rules, cookie, member.Pod.Name.String(), member.Part)
@@ -134,7 +143,7 @@ func (k *Keeper) pass() (KeeperStatus, error) {
 
 func (k *Keeper) find(find func(*model.Pod) ([]uint64, error), pod *model.Pod) ([]uint64, error) {
 	if k.cfg.Limited(pod) {
-		return nil, errors.New("it has a rate, which would not be enforced past TCP")
+		return nil, errRated
 	}
 	cookies, err := find(pod)
 	for _, cookie := range cookies {

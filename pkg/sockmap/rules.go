@@ -78,12 +78,20 @@ func (s *Sockmap) putRules() error {
 	}
 	// Rows are written one after another. First each row loses the rules that it should not keep,
 	// so no intermediate state admits a connection that neither the old nor the new rules admit.
+	lost := false
+	defer func() {
+		if lost { // even if what follows fails: the next time nothing is lost any more
+			s.note()
+		}
+	}()
 	for place, was := range have {
 		is := want[place]
-		if err := s.now.setRules(place, was, Rules{was.From & is.From, was.To & is.To, was.Pod}); err != nil {
+		kept := Rules{was.From & is.From, was.To & is.To, was.Pod}
+		lost = lost || kept != was
+		if err := s.now.setRules(place, was, kept); err != nil {
 			return err
 		}
-		have[place] = Rules{was.From & is.From, was.To & is.To, was.Pod}
+		have[place] = kept
 	}
 	for place, is := range want {
 		if err := s.now.setRules(place, have[place], is); err != nil {
@@ -99,7 +107,6 @@ func (s *Sockmap) putRules() error {
 			return fmt.Errorf("remove rules of namespace %d: %w", place.Netns, err)
 		}
 	}
-	s.note()
 	return nil
 }
 
