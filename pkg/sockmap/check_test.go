@@ -60,8 +60,12 @@ func TestRunChecks(t *testing.T) {
 			if fails {
 				err = <-ended // by itself
 			} else {
-				for s.Checked().Passed == 0 {
+				for s.Checked().Passed == 0 && len(ended) == 0 {
 					time.Sleep(time.Millisecond)
+				}
+				time.Sleep(10 * time.Millisecond)
+				if len(ended) > 0 {
+					t.Error("the checks have ended")
 				}
 				cancel()
 				err = <-ended

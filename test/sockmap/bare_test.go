@@ -17,6 +17,7 @@ import (
 type sender interface {
 	io.WriteCloser
 	syscall.Conn
+	CloseRead() error
 	CloseWrite() error
 	SetLinger(seconds int) error
 	SetNoDelay(on bool) error
@@ -67,6 +68,8 @@ func (b *bare) Close() error {
 	}
 	return net.ErrClosed
 }
+
+func (b *bare) CloseRead() error { return unix.Shutdown(int(b.fd.Load()), unix.SHUT_RD) }
 
 func (b *bare) CloseWrite() error { return unix.Shutdown(int(b.fd.Load()), unix.SHUT_WR) }
 

@@ -63,7 +63,8 @@ type script struct {
 	plan
 	number         uint64
 	bytes, retried atomic.Int64
-	moved          atomic.Int64 // when anything was last sent or read
+	moved          atomic.Int64   // when anything was last sent or read
+	gone           [2]atomic.Bool // the end reads no more
 }
 
 func (s *script) move() { s.moved.Store(time.Now().UnixNano()) }
@@ -162,17 +163,30 @@ func (s *script) end(side int, conn sender, heard *progress) error {
 	first, last := int(s.number%2), s.parts[len(s.parts)-1].side
 	switch {
 	case s.ending == reset && side == first:
-		return errors.Join(conn.SetLinger(0), conn.Close())
+		return errors.Join(conn.SetLinger(0), s.leave(side, conn))
 	case s.ending == killed && side == first:
-		return conn.Close()
+		return s.leave(side, conn)
 	case s.ending == closing && side == last:
 		err := heard.wait(s.said(1-side), s.stuck)
 		if s.lingers {
 			err = errors.Join(err, conn.SetLinger(int(patience.Seconds())))
 		}
-		return errors.Join(err, conn.Close())
+		return errors.Join(err, s.leave(side, conn))
 	}
 	return conn.CloseWrite()
+}
+
+// leave closes one end. Most ways to read have a number of their own for the socket, which its reader
+// closes as soon as it is woken.
+func (s *script) leave(side int, conn sender) error {
+	s.gone[side].Store(true)
+	var err error
+	if way := s.ways[side]; way != polled && way != peeking {
+		if err = conn.CloseRead(); errors.Is(err, unix.ENOTCONN) { // the other end was faster
+			err = nil
+		}
+	}
+	return errors.Join(err, conn.Close())
 }
 
 // cork sets or clears TCP_CORK at an end whose script says so.
@@ -308,6 +322,9 @@ func (s *script) listen(side int, read func([]byte) (int, error), heard *progres
 	piece := make([]byte, s.buffers[side])
 	var at int64
 	for {
+		if s.gone[side].Load() {
+			return s.heardAll(side, at)
+		}
 		n, err := read(piece)
 		if errors.Is(err, os.ErrDeadlineExceeded) && !s.stuck() {
 			err = nil

@@ -15,6 +15,7 @@ type uring struct {
 	sq, cq, sqes []byte
 	sqTail       *uint32
 	array, cqes  uint32 // where they begin: the numbers of requests, and the results
+	room         []byte // for data; it must not move, as what is on a goroutine's stack may
 }
 
 // As in linux/io_uring.h.
@@ -47,7 +48,7 @@ func newURing() (u *uring, err error) {
 	if errno != 0 {
 		return nil, fmt.Errorf("set up io_uring: %w", errno)
 	}
-	u = &uring{fd: int(fd), array: params.sq.array, cqes: params.cq.cqes}
+	u = &uring{fd: int(fd), array: params.sq.array, cqes: params.cq.cqes, room: make([]byte, 100)}
 	for _, m := range []struct {
 		to   *[]byte
 		at   int64
@@ -89,27 +90,27 @@ func (u *uring) enter(submit, await uintptr) error {
 }
 
 // receive asks for data of a socket. It may come later.
-func (u *uring) receive(fd int, p []byte) error {
+func (u *uring) receive(fd int) error {
 	at := unsafe.Pointer(&u.sqes[0])
 	*(*uint8)(at) = uringReceive
 	*(*int32)(unsafe.Add(at, 4)) = int32(fd)
-	*(*uint64)(unsafe.Add(at, 16)) = uint64(uintptr(unsafe.Pointer(&p[0])))
-	*(*uint32)(unsafe.Add(at, 24)) = uint32(len(p))
+	*(*uint64)(unsafe.Add(at, 16)) = uint64(uintptr(unsafe.Pointer(&u.room[0])))
+	*(*uint32)(unsafe.Add(at, 24)) = uint32(len(u.room))
 	*(*uint32)(unsafe.Pointer(&u.sq[u.array])) = 0
 	atomic.AddUint32(u.sqTail, 1)
 	return u.enter(1, 0)
 }
 
-// received waits for what was asked for, and returns how many bytes came.
-func (u *uring) received() (int, error) {
+// received waits for what was asked for, and returns it.
+func (u *uring) received() ([]byte, error) {
 	if err := u.enter(0, 1); err != nil {
-		return 0, err
+		return nil, err
 	}
 	n := *(*int32)(unsafe.Pointer(&u.cq[u.cqes+8]))
 	if n < 0 {
-		return 0, fmt.Errorf("receive by io_uring: %w", unix.Errno(-n))
+		return nil, fmt.Errorf("receive by io_uring: %w", unix.Errno(-n))
 	}
-	return int(n), nil
+	return u.room[:n], nil
 }
 
 // receiveByURing has the server ask for data by io_uring, before or after that has come.
@@ -124,12 +125,12 @@ func (e ends) receiveByURing(before bool) error {
 			return err
 		}
 		defer unix.SetNonblock(fd, true)
-		message, got := pattern(3, 100), make([]byte, 100)
+		message := pattern(3, 100)
 		send := func() error {
 			_, err := e.client.Write(message)
 			return err
 		}
-		ask := func() error { return u.receive(fd, got) }
+		ask := func() error { return u.receive(fd) }
 		first, second := send, ask
 		if before {
 			first, second = ask, send
@@ -137,9 +138,10 @@ func (e ends) receiveByURing(before bool) error {
 		if err := errors.Join(first(), second()); err != nil {
 			return err
 		}
-		if n, err := u.received(); err != nil || string(got[:n]) != string(message) {
-			return errors.Join(err, fmt.Errorf("%d bytes: %w", n, errWrong))
+		got, err := u.received()
+		if err == nil && string(got) != string(message) {
+			err = fmt.Errorf("%d bytes: %w", len(got), errWrong)
 		}
-		return nil
+		return err
 	})
 }

@@ -100,8 +100,8 @@ func TestUpkeep(t *testing.T) {
 			g := *f
 			g.t = t
 			fn(&g)
-			g.awaitPastTCP(len(g.Family.Services()))
 			requests.check(&g)
+			g.awaitPastTCP(len(g.Family.Services()))
 		})
 	}
 	run("nothing", func(*fixture) {}) // requests must succeed without any change
