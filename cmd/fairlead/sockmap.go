@@ -17,17 +17,17 @@ func newSockmapCommand(inv *invocation) *cobra.Command {
 	list := &cobra.Command{
 		Use:   "list",
 		Short: "List the connections within this node that may bypass TCP",
-		Long: `List the connections whose ends are both on this node and that may bypass TCP, with how much of each end's data bypassed
-TCP, and how much went by TCP although it could have. A connection is in one of these states:
+		Long: `List the connections whose ends are both on this node and that may bypass TCP, with how many bytes of each end bypassed
+TCP, and how many went by TCP while the connection was short or leaving. A connection is in one of these states:
 
     watched   it uses TCP until it is clear that its ends take turns
     chosen    it is about to bypass TCP
     short     its messages bypass TCP, except those that are better off with it
-    leaving   one end keeps sending: it returns to TCP
+    leaving   one end keeps sending, or everything is switched off: it returns to TCP
     excluded  it uses TCP for good; docs/socket-acceleration.md explains each reason
 
 Data that bypasses TCP is invisible to tcpdump, ss and the kernel's connection statistics; this list and the metrics show
-it. The command reads the maps and the agent's files, so it also works while no agent runs.`,
+it. The command reads the maps, so it also works while no agent runs.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := inv.config(cmd)
@@ -43,8 +43,8 @@ it. The command reads the maps and the agent's files, so it also works while no 
 		},
 	}
 	off := newHoldCommand(inv, "off", "Return all connections of this node to TCP at once", `Return all connections of this node to TCP from their next message on, whatever the
-agent's options say. Sockets leave the map once they have read what waits for them there. The command needs no agent. It
-holds until "fairlead sockmap on", an agent without --sockmap or the node's next start; for a permanent change, use the option --sockmap.`, sockmap.Hold)
+agent's options say. The command needs no agent. An agent takes sockets out of the map, once they have read what waits for them
+there. It holds until "fairlead sockmap on" or the node's next start; for a permanent change, use the option --sockmap.`, sockmap.Hold)
 	on := newHoldCommand(inv, "on", "Undo \"fairlead sockmap off\"", `Let connections of this node bypass TCP again, if the agent's option --sockmap allows it.`, sockmap.Release)
 	return noun("sockmap", "Show connections that bypass TCP, and stop that", list, off, on)
 }
@@ -93,10 +93,15 @@ func shortRows(view sockmap.View) []shortRow {
 }
 
 func writeShortRows(w io.Writer, view sockmap.View, rows []shortRow) error {
-	if view.Held {
-		if _, err := fmt.Fprintln(w, `Everything goes by TCP until "fairlead sockmap on".`); err != nil {
-			return err
-		}
+	note := ""
+	switch {
+	case view.Held:
+		note = `Everything goes by TCP until "fairlead sockmap on".` + "\n"
+	case view.Pinned && !view.On:
+		note = `Everything goes by TCP; "fairlead status" says why.` + "\n"
+	}
+	if _, err := io.WriteString(w, note); err != nil {
+		return err
 	}
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(out, "CLIENT\tPOD\tSERVER\tPOD\tSTATE\tREDIRECTED\tPASSED")

@@ -270,7 +270,7 @@ func Options() []Option {
 		},
 		{
 			Name: "sockmap-except", Default: "nginx,haproxy", check: programs,
-			Usage: "with --sockmap=true, programs whose connections always stay with TCP: comma-separated names, of which the first 15 letters count. " +
+			Usage: "with --sockmap=true, programs whose connections always stay with TCP: comma-separated names, of longer ones the first 15 letters. " +
 				"List programs that use splice, or ask how much there is to read, only some time after a connection begins",
 			field: func(c *Config) *string { return &c.SockmapExcept },
 		},

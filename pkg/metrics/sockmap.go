@@ -48,9 +48,9 @@ func sockmapFamilies() []family {
 			func(s *observe.SockmapStatus) float64 { return float64(s.Redirected.Count) }),
 		one(prometheus.CounterValue, "fairlead_sockmap_redirected_bytes_total", "Bytes that bypassed TCP.",
 			func(s *observe.SockmapStatus) float64 { return float64(s.Redirected.Bytes) }),
-		passed("fairlead_sockmap_passed_messages_total", "Messages of sockets in the map that went by TCP anyway, by reason.",
+		passed("fairlead_sockmap_passed_messages_total", "Messages of sockets in the map that went by TCP anyway, or were not sent at all (lost), by reason.",
 			func(t observe.SockmapTally) uint64 { return t.Count }),
-		passed("fairlead_sockmap_passed_bytes_total", "Bytes of sockets in the map that went by TCP anyway, by reason.",
+		passed("fairlead_sockmap_passed_bytes_total", "Bytes of sockets in the map that went by TCP anyway, or were not sent at all (lost), by reason.",
 			func(t observe.SockmapTally) uint64 { return t.Bytes }),
 		{
 			name: "fairlead_sockmap_excluded_connections_total", help: "Connections that stay with TCP for good, by reason.",

@@ -9,7 +9,7 @@ import (
 )
 
 // Acceleration is a policy that lets connections from some peers to others bypass TCP: between pods
-// of its own namespace, pods of other namespaces that it selects, and processes of the node.
+// of its own namespace, and between those and processes of the node.
 type Acceleration struct {
 	Name
 	UID      string

@@ -62,8 +62,11 @@ func (s *Sockmap) Check(ctx context.Context, netns uint64) error {
 }
 
 func (s *Sockmap) check(ctx context.Context, netns uint64) error {
-	if state, err := s.State(); err != nil || state.Held {
-		return errors.Join(err, errors.New("an operator makes all connections use TCP"))
+	switch state, err := s.State(); {
+	case err != nil:
+		return err
+	case state.Held:
+		return errors.New("an operator makes all connections use TCP")
 	}
 	listening, at, err := listener()
 	if err != nil {

@@ -241,8 +241,11 @@ func (p *proof) leave(e *exercise) error {
 			return err
 		}
 	}
-	if n, err := p.sockets(); err != nil || n == 0 {
-		return errors.Join(err, errors.New("sockets left with unread data"))
+	switch n, err := p.sockets(); {
+	case err != nil:
+		return err
+	case n == 0:
+		return errors.New("sockets left with unread data")
 	}
 	if err := expect(e.server, message); err != nil {
 		return fmt.Errorf("read data that waited past TCP: %w", err)
@@ -255,8 +258,11 @@ func (p *proof) leave(e *exercise) error {
 			return err
 		}
 	}
-	if n, err := p.sockets(); err != nil || n != 0 {
-		return errors.Join(err, fmt.Errorf("%d sockets did not leave", n))
+	switch n, err := p.sockets(); {
+	case err != nil:
+		return err
+	case n != 0:
+		return fmt.Errorf("%d sockets did not leave", n)
 	}
 	return e.converse(3, 100)
 }
