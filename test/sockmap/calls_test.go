@@ -167,10 +167,23 @@ func TestPeekOff(t *testing.T) {
 	}
 }
 
-// TestUrgent checks that urgent data arrives as urgent data.
+// TestUrgent checks that urgent data arrives as urgent data, and excludes a connection, even while
+// nothing bypasses TCP: it tells a reader of more than there is to read.
 func TestUrgent(t *testing.T) {
-	w, c := short(t, sockmap.DefaultLimits())
-	c.ok("urgent")
-	c.ask(10, 100)
-	w.excluded(c, "urgent")
+	for _, held := range []bool{false, true} {
+		t.Run(fmt.Sprint("held ", held), func(t *testing.T) {
+			w, c := short(t, sockmap.DefaultLimits())
+			if held {
+				w.Stop() // or the sockets might leave first
+				_, err := sockmap.Hold(w.BPFFS)
+				w.Must(err)
+			}
+			c.ok("urgent")
+			if held {
+				w.Start()
+			}
+			c.ask(10, 100)
+			w.excluded(c, "urgent")
+		})
+	}
 }
