@@ -44,7 +44,7 @@ it. The command reads the maps, so it also works while no agent runs.`,
 	}
 	off := newHoldCommand(inv, "off", "Return all connections of this node to TCP at once", `Return all connections of this node to TCP from their next message on, whatever the
 agent's options say. The command needs no agent. An agent takes sockets out of the map, once they have read what waits for them
-there. It holds until "fairlead sockmap on" or the node's next start; for a permanent change, use the option --sockmap.`, sockmap.Hold)
+there. Everything uses TCP until "fairlead sockmap on", "fairlead cleanup" or the node's next start; for a permanent change, use the option --sockmap.`, sockmap.Hold)
 	on := newHoldCommand(inv, "on", "Undo \"fairlead sockmap off\"", `Let connections of this node bypass TCP again, if the agent's option --sockmap allows it.`, sockmap.Release)
 	return noun("sockmap", "Show connections that bypass TCP, and stop that", list, off, on)
 }
@@ -98,7 +98,7 @@ func writeShortRows(w io.Writer, view sockmap.View, rows []shortRow) error {
 	case view.Held:
 		note = `Everything goes by TCP until "fairlead sockmap on".` + "\n"
 	case view.Pinned && !view.On:
-		note = `Everything goes by TCP; "fairlead status" says why.` + "\n"
+		note = "Everything goes by TCP: the agent has switched this off, or runs without --sockmap=true.\n"
 	}
 	if _, err := io.WriteString(w, note); err != nil {
 		return err
