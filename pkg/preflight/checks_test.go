@@ -293,7 +293,7 @@ func TestDifferencesTold(t *testing.T) {
 		"MSG_WAITALL returns with less than was asked for", "a signal ends a blocking read (resource temporarily unavailable)",
 	}
 	told := append([]string{
-		"SO_ZEROCOPY", "MSG_WAITALL", "FIONREAD", "kTLS", "blocking reads", "edge-triggered epoll", "an epoll within an epoll", "io_uring's poll", "SIGIO",
+		"SO_ZEROCOPY", "MSG_WAITALL", "FIONREAD", "kTLS", "blocking reads", "edge-triggered epoll", "EPOLL_CTL_MOD", "an epoll within an epoll", "io_uring's poll", "SIGIO",
 	}, differences...)
 	for state, change := range map[State]func(*machine){
 		OK: func(*machine) {}, Warn: all(set("proc/55/comm", "haproxy\n"), set("proc/56/comm", "nginx\n")), Unknown: set("proc/1/comm", "fairlead\n"),

@@ -40,8 +40,9 @@ func (n *Node) sockmap() Line {
 
 // unrecognized names the programs that connections past TCP do not suit, and that are found too late or
 // not at all.
-const unrecognized = "not recognized are programs that first converse, and then splice, set SO_ZEROCOPY, read with MSG_WAITALL, ask how much there is to read (FIONREAD), " +
-	"or turn to kTLS or blocking reads; for half a minute, those that turn to edge-triggered epoll; nor readers told of data by an epoll within an epoll, io_uring's poll or SIGIO (O_ASYNC)"
+const unrecognized = "not recognized are programs that first converse, and then splice, set SO_ZEROCOPY, read with MSG_WAITALL, use FIONREAD, " +
+	"or turn to kTLS, blocking reads or, for half a minute, edge-triggered epoll; nor readers that take a short read for an empty socket but read on every event, " +
+	"if another thread fetches events or EPOLL_CTL_MOD brings them; nor any told by an epoll within an epoll, io_uring's poll or SIGIO (O_ASYNC)"
 
 // lateReaders returns programs known to read from a socket in ways that miss data waiting past TCP.
 func lateReaders() []string { return []string{"haproxy", "nginx"} }
