@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.io/fairlead/pkg/bpf"
@@ -189,6 +190,14 @@ func TestPolicyIsSilent(t *testing.T) {
 	})
 }
 
+// allow lets the programs answer as often as after a pause.
+func (w *world) allow(t *testing.T) {
+	t.Helper()
+	if err := w.maps.Allowances.Put(uint32(0), make([]bpf.MapsAllowance, ebpf.MustPossibleCPU())); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // ICMP errors are limited, however many packets ask for them; every TCP segment is answered.
 func TestAllowance(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
@@ -210,10 +219,7 @@ func TestAllowance(t *testing.T) {
 		if n := w.counted(t, "no-backend"); n != sent {
 			t.Errorf("%d of %d are counted", n, sent)
 		}
-		full := make([]bpf.MapsAllowance, cpus)
-		if err := w.maps.Allowances.Put(uint32(0), full); err != nil {
-			t.Fatal(err)
-		}
+		w.allow(t)
 		if verdict, _ := w.run(t, w.in, frame); verdict != "answer" {
 			t.Errorf("after waiting for more tokens: %s", verdict)
 		}

@@ -119,6 +119,7 @@ type plainOutcome struct {
 func (w *world) meet(t *testing.T, flow bpf.MapsFlow, row bpf.MapsCtEntry, frame []byte) (o plainOutcome) {
 	t.Helper()
 	w.empty(t)
+	w.allow(t)
 	row.Seal = seal.Of(flow, row)
 	if err := w.maps.Ct.Put(&flow, &row); err != nil {
 		t.Fatal(err)
@@ -288,6 +289,7 @@ func (w *world) compareDirect(t *testing.T, long *world, f family, m wrapping, p
 func (w *world) meetHalf(t *testing.T, flow bpf.MapsFlow, row bpf.MapsCtEntry, frame []byte) (o plainOutcome) {
 	t.Helper()
 	w.empty(t)
+	w.allow(t)
 	w.plant(t, w.maps.CtHalf, flow, row)
 	verdict, out := w.run(t, w.in, frame)
 	o.Verdict, o.Packet = verdict, fmt.Sprintf("%x", out)
