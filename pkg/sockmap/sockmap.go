@@ -92,26 +92,8 @@ func Open(cfg Config) (s *Sockmap, err error) {
 		}
 	}()
 	for _, dir := range dirs {
-		g, err := open(dir)
-		if err != nil {
+		if err := s.take(dir, name, spec); err != nil {
 			return s, err
-		}
-		if err := g.keepHeld(cfg.BPFFS); err != nil {
-			return s, errors.Join(err, g.close())
-		}
-		switch {
-		case strings.HasPrefix(filepath.Base(dir), name) && s.now == nil && g.isWhole():
-			if s.now = g; !g.isBlind() {
-				continue
-			}
-			if err := g.seeLate(spec); err != nil {
-				return s, err
-			}
-		default:
-			s.former = append(s.former, g)
-			if err := g.retire(); err != nil {
-				return s, fmt.Errorf("retire %s: %w", dir, err)
-			}
 		}
 	}
 	if s.now == nil {
@@ -133,6 +115,26 @@ func Open(cfg Config) (s *Sockmap, err error) {
 	s.on = on != 0
 	s.note()
 	return s, err
+}
+
+// take opens a generation of before, and adopts it if it is what is wanted, or else retires it.
+func (s *Sockmap) take(dir, name string, spec *ebpf.CollectionSpec) error {
+	g, err := open(dir)
+	if err != nil {
+		return err
+	}
+	if s.now == nil && strings.HasPrefix(filepath.Base(dir), name) && g.isWhole() {
+		s.now = g
+		if g.isBlind() {
+			err = g.seeLate(spec)
+		}
+		return errors.Join(err, g.keepHeld(s.cfg.BPFFS))
+	}
+	s.former = append(s.former, g)
+	if err := errors.Join(g.keepHeld(s.cfg.BPFFS), g.retire()); err != nil {
+		return fmt.Errorf("retire %s: %w", dir, err)
+	}
+	return nil
 }
 
 // keepHeld makes the directory of a Hold by a version that told only the programs. It looks for the
