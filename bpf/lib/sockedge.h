@@ -120,8 +120,8 @@ static __always_inline bool may_wait(const struct tcp_sock *tp, __u32 bytes)
 	       BPF_CORE_READ(sk, sk_socket, flags) & NOSPACE;
 }
 
-/* Reports whether the next send will use TCP without that the programs see it: the kernel keeps what
- * they decided of a send for which there was not enough room. */
+/* Reports whether the next send will use TCP unseen by the programs: the kernel keeps what they decided
+ * of a send for which there was not enough room. */
 static __always_inline bool sends_unseen(const struct sock *sk)
 {
 	struct sk_psock *psock = psock_of(sk);
