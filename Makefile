@@ -28,12 +28,12 @@ export FAIRLEAD_REQUIRE ?= root apiserver cluster
 endif
 
 # Packages whose tests have their own target.
-NOT_UNIT := test/(bpf|twin|golden|netns|podnet|sockmap|apiserver|chart|cluster|kernels|bench|layout|rig)|pkg/source/kube
+NOT_UNIT := test/(bpf|twin|golden|netns|podnet|hostile|sockmap|apiserver|chart|cluster|kernels|bench|layout|rig)|pkg/source/kube
 # Packages of pure functions: the race detector finds nothing there, and makes their long property tests twelve times slower.
 PURE := pkg/lb
-PRIVILEGED := test-bpf test-twin test-netns test-bench test-kernels test-cluster test-upkeep test-e2e
+PRIVILEGED := test-bpf test-twin test-netns test-hostile test-bench test-kernels test-cluster test-upkeep test-e2e
 BENCHES := bandwidth control datapath keys podnet socket sockmap
-PARTS := verify lint test-unit test-bpf test-twin test-golden test-oracle test-apiserver test-chart test-netns test-bench test-kernels test-cluster test-upkeep test-e2e
+PARTS := verify lint test-unit test-bpf test-twin test-golden test-oracle test-apiserver test-chart test-netns test-hostile test-bench test-kernels test-cluster test-upkeep test-e2e
 
 .PHONY: help
 help: ## show this list
@@ -116,6 +116,10 @@ ifdef ROOT
 endif
 	FAIRLEAD_REQUIRE="$(FAIRLEAD_REQUIRE) $(if $(ROOT),programs)" $(GO) test -count=1 -timeout 30m ./test/rig/... ./test/netns/... ./test/podnet/... ./test/sockmap/...
 	@if [ -e _output/podnet/matrix.txt ]; then cat _output/podnet/matrix.txt; fi
+
+.PHONY: test-hostile
+test-hostile: ## attack nodes that run, as pods, hosts and tenants do, and show that each attack fails (root)
+	$(GO) test -count=1 -timeout 10m ./test/hostile/...
 
 CYCLES := 10000
 
