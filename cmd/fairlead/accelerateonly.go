@@ -130,7 +130,7 @@ func (a *lone) newServers(log *slog.Logger) []*health.Server {
 		{Option: "ready-address", Address: a.cfg.ReadyAddress, Routes: map[string]http.Handler{
 			"/readyz": health.Ready(a.checks()), "/livez": health.Text("ok"),
 		}},
-	}, log)
+	}, a.metrics.Evicted, log)
 }
 
 // checks returns the checks of /readyz.

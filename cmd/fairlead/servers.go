@@ -31,12 +31,12 @@ func (a *agent) newServers(log *slog.Logger) []*health.Server {
 			"/readyz": health.Ready(a.checks()), "/livez": proxy.Live(),
 		}},
 	}
-	return serversOf(list, log)
+	return serversOf(list, a.metrics.Evicted, log)
 }
 
 // serversOf returns one server per address of the list. Options with the same address share a
 // server.
-func serversOf(list []health.ServerConfig, log *slog.Logger) []*health.Server {
+func serversOf(list []health.ServerConfig, evicted func(), log *slog.Logger) []*health.Server {
 	byAddress := map[string]health.ServerConfig{}
 	var servers []*health.Server
 	for _, cfg := range list {
@@ -47,7 +47,7 @@ func serversOf(list []health.ServerConfig, log *slog.Logger) []*health.Server {
 			maps.Copy(first.Routes, cfg.Routes)
 			continue
 		}
-		cfg.Log = log
+		cfg.Evicted, cfg.Log = evicted, log
 		byAddress[cfg.Address] = cfg
 		servers = append(servers, health.NewServer(cfg))
 	}

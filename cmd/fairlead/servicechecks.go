@@ -16,7 +16,8 @@ const checkedPath = "healthCheckNodePort"
 // newServiceChecks returns the health check ports of Services.
 func (a *agent) newServiceChecks(start func(func(context.Context)), log *slog.Logger) *health.Services {
 	return health.NewServices(health.ServicesConfig{
-		Healthy: a.proxy().Serves, Count: func(code int) { a.metrics.Answered(checkedPath, code) }, Start: start, Log: log,
+		Healthy: a.proxy().Serves, Count: func(code int) { a.metrics.Answered(checkedPath, code) },
+		Evicted: a.metrics.Evicted, Start: start, Log: log,
 	})
 }
 

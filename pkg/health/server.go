@@ -14,15 +14,13 @@ import (
 	"time"
 )
 
-// Limits for each client and for all of them together. Anyone who can reach the address may ask,
-// and the answers are short.
+// Limits for each connection. Anyone who can reach the address may ask, and the answers are short.
+// A connection is for one request, so none is idle, and it lasts no longer than both timeouts.
 const (
-	maxConnections = 64
-	maxHeader      = 8 << 10
-	readTimeout    = 5 * time.Second
-	writeTimeout   = 30 * time.Second
-	idleTimeout    = 30 * time.Second
-	shutdownWait   = time.Second
+	maxHeader    = 8 << 10
+	readTimeout  = 2 * time.Second  // for the whole request, however slowly it comes
+	writeTimeout = 10 * time.Second // as long as Prometheus waits by default
+	shutdownWait = time.Second
 
 	// listenRetry is how often the Server tries again to listen at an address that is in use.
 	listenRetry = 5 * time.Second
@@ -38,9 +36,11 @@ type ServerConfig struct {
 	Handler http.Handler            // serves everything, instead of Routes
 	Log     *slog.Logger
 
-	Advice string             // what to do about a fault; "" means to name Option
-	Failed func(fault string) // called with each new Fault; nil if the log is enough
+	Advice  string             // what to do about a fault; "" means to name Option
+	Failed  func(fault string) // called with each new Fault; nil if the log is enough
+	Evicted func()             // called for each connection that gave way to another; nil for none
 
+	limit *limiter      // nil for one of the Server's own
 	retry time.Duration // 0 means listenRetry
 }
 
@@ -64,17 +64,21 @@ func NewServer(cfg ServerConfig) *Server {
 	if cfg.Handler == nil {
 		cfg.Handler = routes(cfg.Routes)
 	}
-	return &Server{cfg: cfg, http: &http.Server{
+	if cfg.limit == nil {
+		cfg.limit = newLimiter(cfg.Evicted)
+	}
+	s := &Server{cfg: cfg, http: &http.Server{
 		Handler:                      cfg.Handler,
 		ReadHeaderTimeout:            readTimeout,
 		ReadTimeout:                  readTimeout,
 		WriteTimeout:                 writeTimeout,
-		IdleTimeout:                  idleTimeout,
 		MaxHeaderBytes:               maxHeader,
 		DisableGeneralOptionsHandler: true,
 		// Malformed requests from strangers are only of interest for debugging.
 		ErrorLog: slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
 	}}
+	s.http.SetKeepAlivesEnabled(false)
+	return s
 }
 
 // Fault says why the Server does not answer and what to do about it, or "" if it does.
@@ -116,7 +120,7 @@ func (s *Server) serve(ctx context.Context) error {
 	}
 	s.listening(listener.Addr())
 	if tcp, ok := listener.(*net.TCPListener); ok {
-		listener = newBounded(tcp, maxConnections)
+		listener = limitedListener{tcp, s.cfg.limit}
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- s.http.Serve(listener) }()

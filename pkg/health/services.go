@@ -28,6 +28,7 @@ type ServicesConfig struct {
 	// Healthy reports whether this node serves traffic and keeps up with changes.
 	Healthy func() bool
 	Count   func(code int) // called for every answer
+	Evicted func()         // called for each connection that gave way to another; nil for none
 	// Start calls run in a goroutine of its own, until the agent ends.
 	Start func(run func(ctx context.Context))
 	Log   *slog.Logger
@@ -38,6 +39,8 @@ type ServicesConfig struct {
 // endpoints, which load balancers may use as a weight.
 type Services struct {
 	cfg ServicesConfig
+	// All ports share one limit, or open files would grow with the number of Services.
+	limit *limiter
 
 	mu     sync.Mutex
 	checks map[serviceName]map[string]*check // by network
@@ -54,7 +57,7 @@ type check struct {
 
 // NewServices returns Services that answer at no port yet.
 func NewServices(cfg ServicesConfig) *Services {
-	return &Services{cfg: cfg, checks: map[serviceName]map[string]*check{}}
+	return &Services{cfg: cfg, limit: newLimiter(cfg.Evicted), checks: map[serviceName]map[string]*check{}}
 }
 
 // Set replaces the checks of a Service. It does not wait for ports to open or close. It calls
@@ -95,7 +98,8 @@ func (s *Services) start(key serviceName, network string, c *check, failed func(
 	server := NewServer(ServerConfig{
 		Option:  fmt.Sprintf("healthCheckNodePort of %s/%s", key.namespace, key.name),
 		Address: net.JoinHostPort(host, strconv.Itoa(int(c.port))), Network: network, Handler: s.handler(key, c),
-		Advice: "or give the Service another healthCheckNodePort", Failed: failed, Log: s.cfg.Log, retry: checkRetry,
+		Advice: "or give the Service another healthCheckNodePort", Failed: failed, Log: s.cfg.Log,
+		limit: s.limit, retry: checkRetry,
 	})
 	s.cfg.Start(func(agent context.Context) {
 		defer context.AfterFunc(agent, end)()

@@ -36,6 +36,7 @@ type Metrics struct {
 	programming map[model.Family][]prometheus.Observer
 	answers     *prometheus.CounterVec
 	requests    *prometheus.HistogramVec
+	evicted     prometheus.Counter
 }
 
 // New returns Metrics that call read for every scrape. read may be called from several goroutines,
@@ -43,6 +44,7 @@ type Metrics struct {
 func New(build Build, read func() Sample) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
+		evicted:  newEvicted(),
 		passes: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "fairlead_reconcile_duration_seconds", Help: "Duration of passes that had something to compile.",
 			Buckets: prometheus.ExponentialBuckets(10e-6, 4, 11), // 10 us to 10 s
@@ -70,7 +72,7 @@ func New(build Build, read func() Sample) *Metrics {
 // NewAccelerateOnly returns the Metrics of an agent in accelerate-only mode: its health, its
 // sources and socket acceleration.
 func NewAccelerateOnly(build Build, read func() Sample) *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry()}
+	m := &Metrics{registry: prometheus.NewRegistry(), evicted: newEvicted()}
 	m.register(build, newCollector(accelerateOnlyFamilies(), read))
 	return m
 }
@@ -84,7 +86,7 @@ func (m *Metrics) register(build Build, collector prometheus.Collector) {
 		},
 	})
 	info.Set(1)
-	m.registry.MustRegister(info, collector, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(info, collector, m.evicted, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 }
 
 const programmingHelp = "Time from a change of a pod or Service, as recorded by the endpoint " +
@@ -125,6 +127,16 @@ func (m *Metrics) Programmed(family model.Family, took time.Duration) {
 func (m *Metrics) Answered(path string, code int) {
 	m.answers.WithLabelValues(path, strconv.Itoa(code)).Inc()
 }
+
+func newEvicted() prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "fairlead_http_connections_evicted_total",
+		Help: "Connections to the agent's HTTP servers that were closed to make room, since their client or all clients had too many. It grows while somebody keeps connections open.",
+	})
+}
+
+// Evicted counts a connection of an HTTP server that gave way to another.
+func (m *Metrics) Evicted() { m.evicted.Inc() }
 
 // Asked records a request of the CNI plugin. Verbs and outcomes come from the agent, so there are
 // few.
