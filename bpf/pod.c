@@ -231,8 +231,8 @@ static __always_inline __u64 pod_book(struct __sk_buff *skb, __u32 ifindex, bool
 	return edt_book(skb, ifindex, PACE_OUT, is_v4);
 }
 
-/* Handles a TCP packet of a pod that has a proxy. One that a rate delays is checked once more after
- * the delay. */
+/* Handles a packet of a pod that has a proxy, which is TCP or may be. One that a rate delays is checked once more
+ * after the delay. */
 static __always_inline int pod_proxy(struct __sk_buff *skb, struct packet *p, __u32 proxy)
 {
 	__u32 ifindex = skb->ifindex;
@@ -317,7 +317,7 @@ int tc_from_pod(struct __sk_buff *skb)
 		if (outcome != SENDER_GOES)
 			return pod_send_near(skb, &p, outcome);
 	}
-	proxy = p.flow.proto == IPPROTO_TCP ? proxy_of(skb, from) : 0;
+	proxy = p.flow.proto == IPPROTO_TCP || (!from && proxy_is_hidden(&p)) ? proxy_of(skb, from) : 0;
 	if (proxy) {
 		outcome = pod_proxy(skb, &p, proxy);
 		if (outcome != POD_ON)

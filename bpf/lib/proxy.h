@@ -52,16 +52,25 @@ static __always_inline __u32 proxy_of(struct __sk_buff *skb, const struct pod *f
 }
 
 /* Reports whether a packet never goes to a proxy: its destination is the node, or one that the node
- * could not dial on the pod's behalf: link-local, multicast or unspecified. */
+ * must not dial on the pod's behalf: unspecified, multicast, or link-local, where a cloud's metadata
+ * service trusts whatever the node asks. */
 static __always_inline bool proxy_is_beside(const struct packet *p)
 {
 	__u32 first = bpf_ntohl(p->flow.daddr.word[p->is_v4 ? 3 : 0]);
 	struct addr to = p->flow.daddr; /* as in pods_at */
 
-	if (p->is_v4 ? first >> 24 == 0 || first >= 0xe0000000
+	if (p->is_v4 ? first >> 24 == 0 || first >> 16 == 0xa9fe || first >= 0xe0000000
 		     : first >> 22 == 0xfe800000 >> 22 || first >> 24 == 0xff)
 		return true;
 	return addr_is_any(&to) || bpf_map_lookup_elem(&node_addrs, &to);
+}
+
+/* Reports whether the protocol of a packet is unknown because it has more extension headers than the
+ * parser follows: it stops at the header's number, or at none (which is that of the first kind of
+ * header). Its receiver may find TCP behind them. */
+static __always_inline bool proxy_is_hidden(const struct packet *p)
+{
+	return !p->is_v4 && extension_is(p->flow.proto);
 }
 
 static __always_inline struct bpf_sock *proxy_lookup(struct __sk_buff *skb, struct bpf_sock_tuple *tuple,
@@ -172,10 +181,10 @@ static __always_inline bool proxy_prepare(struct __sk_buff *skb, const struct pa
 	return true;
 }
 
-/* Decides about a TCP packet of a pod that has a proxy. Connections that the pod opens go to the
- * proxy, and so do packets of such connections. Replies to connections to the pod, and packets of
- * connections older than the proxy, go their way. `now`: the packet goes right away and is
- * prepared. Not static, so that the verifier walks it only once. */
+/* Decides about a packet of a pod that has a proxy, which is TCP or may be. Connections that the pod opens go to
+ * the proxy, and so do packets of such connections. Replies to connections to the pod, and packets of connections
+ * older than the proxy, go their way. `now`: the packet goes right away and is prepared. Not static, so that the
+ * verifier walks it only once. */
 __noinline int proxy_take(struct __sk_buff *skb, struct packet *p, __u32 proxy, bool now)
 {
 	enum parsed parsed = p ? read_packet(skb, p, 0) : PARSED_OTHER;
@@ -188,6 +197,8 @@ __noinline int proxy_take(struct __sk_buff *skb, struct packet *p, __u32 proxy, 
 		return REASON_MALFORMED;
 	if (parsed == PARSED_CUT || (parsed == PARSED_FLOW && p->is_fragment))
 		return REASON_FRAGMENT; /* the rest of the datagram could not be attributed */
+	if (parsed == PARSED_OTHER && proxy_is_hidden(p))
+		return REASON_EXTENSIONS;
 	if (parsed != PARSED_FLOW || p->flow.proto != IPPROTO_TCP)
 		return PROXY_PASS;
 	is_first = (p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;

@@ -43,6 +43,8 @@ enum reason {
 	REASON_PROTOCOL,     /* from a pod, neither ARP nor IP, or with a VLAN tag: dropped */
 	REASON_MALFORMED,    /* from a pod, ends within its header: dropped */
 	REASON_NO_PROXY,     /* nobody listens where a pod's connections are handed over: dropped */
+	REASON_EXTENSIONS,   /* from a pod that has a proxy, behind more IPv6 extension headers than
+				are read, so that it may be TCP: dropped */
 	REASON_HORIZON,	     /* a pod exceeds its send rate; this would wait too long: dropped */
 	REASON_JAM,	     /* a pod exceeds its receive rate; this would wait too long: dropped */
 	REASONS,

@@ -527,9 +527,10 @@ const (
 	MapsReasonREASON_PROTOCOL     MapsReason = 24
 	MapsReasonREASON_MALFORMED    MapsReason = 25
 	MapsReasonREASON_NO_PROXY     MapsReason = 26
-	MapsReasonREASON_HORIZON      MapsReason = 27
-	MapsReasonREASON_JAM          MapsReason = 28
-	MapsReasonREASONS             MapsReason = 29
+	MapsReasonREASON_EXTENSIONS   MapsReason = 27
+	MapsReasonREASON_HORIZON      MapsReason = 28
+	MapsReasonREASON_JAM          MapsReason = 29
+	MapsReasonREASONS             MapsReason = 30
 )
 
 type MapsService struct {

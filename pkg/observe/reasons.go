@@ -99,6 +99,12 @@ func reasonsOfPods() []Reason {
 				"known. If pods may do without the proxy, append `:pass` to it in `--l7-proxies`.",
 		},
 		{
+			Word: "extensions", Stops: true, What: dropped,
+			Cause: "The pod has a proxy (annotation fairlead.io/l7-proxy), and the packet has more than six IPv6 extension headers, or more than " +
+				"1 KiB of them. It may be TCP, which must not bypass the proxy.",
+			Cure: "Nothing: no honest program sends this. If it goes on, look into the pod.",
+		},
+		{
 			Word: "horizon", Stops: true, What: dropped,
 			Cause: "The pod sends faster than its annotation kubernetes.io/egress-bandwidth allows, and this packet would have to wait for more " +
 				"than two seconds. Or the pods of its namespace or node send faster than the fairlead.io/egress-bandwidth there allows, and " +

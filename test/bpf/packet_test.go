@@ -26,7 +26,7 @@ type packet struct {
 	seq, ack  uint32 // for SCTP the tag that an INIT or INIT ACK asks for, and the packet's tag
 	tags      int    // number of VLAN tags
 	options   int    // number of words of IPv4 options
-	extension []byte // IPv6 headers before TCP or UDP; their types are filled in: destination options
+	extension []byte // IPv6 headers before TCP or UDP; as many as there are lengths; their types are filled in: destination options
 	fragment  uint16 // flags and offset, in the form of IPv4
 	noSum     bool   // UDP or SCTP without a checksum
 	whole     bool   // IPv4 routers must not fragment it
@@ -79,7 +79,11 @@ func (p packet) bytes() []byte {
 		frame = binary.BigEndian.AppendUint16(frame, uint16(len(p.extension)+len(l4)))
 		next := p.proto
 		if len(p.extension) > 0 {
-			p.extension[0] = p.proto
+			last := 0
+			for next := 0; next < len(p.extension); next += 8 * (int(p.extension[next+1]) + 1) {
+				last, p.extension[next] = next, 60
+			}
+			p.extension[last] = p.proto
 			if next = 60; p.fragment&0x3fff != 0 {
 				next = 44
 			}

@@ -166,6 +166,23 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
+// linkLocal returns addresses that packets are forwarded to although they are meant for the link.
+func (f family) linkLocal() []string {
+	if f.any == "[::]" {
+		return nil // the node does not forward to these
+	}
+	return []string{"169.254.169.254", "169.254.0.1", "169.254.255.254"}
+}
+
+// headers returns this many headers of IPv6 options, each of that many bytes.
+func headers(count, size int) []byte {
+	chain := make([]byte, count*size)
+	for at := 0; at < len(chain); at += size {
+		chain[at+1] = byte(size/8 - 1)
+	}
+	return chain
+}
+
 func withSeq(p packet, seq uint32) packet {
 	p.seq, p.ack = seq, 0
 	return p
@@ -208,6 +225,12 @@ func TestWhatIsHandedOver(t *testing.T) {
 				{"the first part, of an answer", strict, packet{flags: ack, fragment: 0x2000}, "fragment"},
 				{"half of a header", strict, packet{cut: 10}, "fragment"},
 				{"half of a port", strict, packet{cut: 3}, "malformed"},
+				{"one behind as many headers of IPv6 as are read", strict, packet{flags: syn, extension: headers(6, 8)}, "proxy"},
+				{"one behind one more", strict, packet{flags: syn, extension: headers(7, 8)}, "extensions"},
+				{"one behind one more, where nobody need listen", lax, packet{flags: syn, extension: headers(7, 8)}, "extensions"},
+				{"one behind more than 1 KiB of them", strict, packet{flags: syn, extension: headers(1, 1032)}, "extensions"},
+				{"one behind more than 1 KiB, without a proxy", maps.Proxy{}, packet{flags: syn, extension: headers(1, 1032)}, "out"},
+				{"one behind one more, without a proxy", maps.Proxy{}, packet{flags: syn, extension: headers(7, 8)}, "out"},
 			} {
 				t.Run(c.what, func(t *testing.T) {
 					p := c.packet
@@ -231,6 +254,10 @@ func TestWhatIsHandedOver(t *testing.T) {
 			}
 			h.proxied(t, strict, true) // identified by its device, because it may send from any address
 			h.handled(t, packet{from: h.addrs[0] + ":4301", to: h.world + ":80", proto: tcp, flags: syn}, "proxy")
+			for i, local := range f.linkLocal() { // the services of a cloud trust whoever dials them from the node
+				h.outside.reach(t, local, true)
+				h.handled(t, packet{from: h.addrs[0] + fmt.Sprintf(":%d", 4303+i), to: local + ":80", proto: tcp, flags: syn}, "out")
+			}
 			beside := packet{from: h.addrs[1] + ":4302", to: h.world + ":80", proto: tcp, flags: syn}
 			h.pods[1].send(t, beside)
 			h.outside.want(t, withTTL(beside, 63))

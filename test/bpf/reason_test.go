@@ -127,7 +127,7 @@ func (w *world) fill(t *testing.T) {
 func TestEveryReason(t *testing.T) {
 	// Counted by the socket programs; and see direct_test.go, proxy_test.go, edt_test.go,
 	// pair_test.go.
-	elsewhere := []string{"none", "no-memory", "node-port", "stray", "given-back", "no-ports", "no-proxy", "horizon", "jam"}
+	elsewhere := []string{"none", "no-memory", "node-port", "stray", "given-back", "no-ports", "no-proxy", "extensions", "horizon", "jam"}
 	for _, s := range frames() { // at the devices of pods
 		elsewhere = append(elsewhere, s.want)
 	}

@@ -232,8 +232,9 @@ func (w *wire) next(t *testing.T, within time.Duration) []byte {
 func hasPorts(frame []byte) bool {
 	proto := frame[14+9]
 	if frame[12] == 0x86 {
-		if proto = frame[14+6]; proto == 44 {
-			proto = frame[14+40]
+		proto = frame[14+6]
+		for at := 14 + 40; proto == 44 || proto == 60; at += 8 * (int(frame[at+1]) + 1) {
+			proto = frame[at]
 		}
 	} else if frame[12] != 8 || frame[13] != 0 {
 		return false
