@@ -43,6 +43,12 @@ func TestRights(t *testing.T) {
 	if diff := cmp.Diff(want, have); diff != "" {
 		t.Errorf("rights (-want +have):\n%s", diff)
 	}
+	// Only the agent that gives pods their network sets the condition that says so.
+	for _, mode := range []string{"chained", "off"} {
+		if have := rights(t, render(t, at("podNetwork", mode))); slices.Contains(have, "patch /nodes/status") || !slices.Contains(have, "patch /nodes") {
+			t.Errorf("rights with podNetwork %s: %v", mode, have)
+		}
+	}
 	// Agents that do not use an optional API may not read it.
 	want = append(want, "get fairlead.io/socketaccelerations", "list fairlead.io/socketaccelerations", "watch fairlead.io/socketaccelerations")
 	slices.Sort(want)

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -328,76 +327,4 @@ func takesMonitoring(t *testing.T, server *apiserver.Server) {
 			t.Errorf("%s is not rendered", file)
 		}
 	}
-}
-
-// ownNode checks that an agent may change the Node that its pod runs on and no other, and that the
-// policy does not restrict other clients.
-func ownNode(t *testing.T, server *apiserver.Server) {
-	client, ctx := server.Client(), t.Context()
-	if _, err := run(t, "install", "fairlead", folder, "--kubeconfig="+server.Kubeconfig(), "--namespace=kube-system", "--set=k8sServiceHost=192.0.2.1"); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"own", "other"} {
-		if _, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	agent := asPodOn(t, server, "own")
-	annotation, condition := `{"metadata":{"annotations":{"a":"b"}}}`, `{"status":{"conditions":[{"type":"NetworkUnavailable","status":"False","reason":"x"}]}}`
-	patch := func(who kubernetes.Interface, node, body string, subresources ...string) error {
-		_, err := who.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, subresources...)
-		return err
-	}
-	// New rights and a new policy take effect only once the server has noticed them. Until then it
-	// refuses for another reason, or not at all.
-	refused := func(body string, subresources ...string) {
-		t.Helper()
-		deadline := time.Now().Add(time.Minute)
-		for {
-			err := patch(agent, "other", body, subresources...)
-			if err != nil && strings.Contains(err.Error(), "no Node but the one that its pod runs on") {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("changing another Node was not refused by the policy within a minute: %v", err)
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-	}
-	refused(annotation)
-	refused(condition, "status")
-	for _, err := range []error{
-		patch(agent, "own", annotation), patch(agent, "own", condition, "status"), patch(client, "other", annotation), patch(client, "other", condition, "status"),
-	} {
-		if err != nil {
-			t.Errorf("changing the agent's own Node, or another Node as another client: %v", err)
-		}
-	}
-}
-
-// asPodOn returns a client with the token that a kubelet gives the agent's pod on a node.
-func asPodOn(t *testing.T, server *apiserver.Server, node string) kubernetes.Interface {
-	t.Helper()
-	client, ctx := server.Client(), t.Context()
-	pod, err := client.CoreV1().Pods("kube-system").Create(ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "agent-on-" + node},
-		Spec:       corev1.PodSpec{NodeName: node, ServiceAccountName: "fairlead", Containers: []corev1.Container{{Name: "agent", Image: "i"}}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID},
-	}}
-	token, err := client.CoreV1().ServiceAccounts("kube-system").CreateToken(ctx, "fairlead", request, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := server.Config()
-	cfg.BearerToken = token.Status.Token
-	made, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return made
 }

@@ -9,16 +9,18 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"fairlead.io/fairlead/test/apiserver"
 )
 
-// asAgent gives the world a Source with only the permissions of the manifest.
+// asAgent gives the world a Source with only the permissions of the manifest, under its policy.
 func (w *world) asAgent() {
 	w.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "kubernetes", "rbac.yaml"))
@@ -26,6 +28,8 @@ func (w *world) asAgent() {
 	for document := range strings.SplitSeq(string(text), "\n---\n") {
 		var role rbacv1.ClusterRole
 		var binding rbacv1.ClusterRoleBinding
+		var policy admissionv1.ValidatingAdmissionPolicy
+		var bound admissionv1.ValidatingAdmissionPolicyBinding
 		switch {
 		case strings.Contains(document, "\nkind: ClusterRole\n"):
 			w.must(yaml.UnmarshalStrict([]byte(document), &role))
@@ -33,6 +37,12 @@ func (w *world) asAgent() {
 		case strings.Contains(document, "\nkind: ClusterRoleBinding\n"):
 			w.must(yaml.UnmarshalStrict([]byte(document), &binding))
 			_, err = w.client.RbacV1().ClusterRoleBindings().Create(w.ctx, &binding, metav1.CreateOptions{})
+		case strings.Contains(document, "\nkind: ValidatingAdmissionPolicy\n"):
+			w.must(yaml.UnmarshalStrict([]byte(document), &policy))
+			_, err = w.client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(w.ctx, &policy, metav1.CreateOptions{})
+		case strings.Contains(document, "\nkind: ValidatingAdmissionPolicyBinding\n"):
+			w.must(yaml.UnmarshalStrict([]byte(document), &bound))
+			_, err = w.client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Create(w.ctx, &bound, metav1.CreateOptions{})
 		}
 		if !apierrors.IsAlreadyExists(err) {
 			w.must(err)
@@ -40,7 +50,19 @@ func (w *world) asAgent() {
 	}
 	cfg := w.server.Config()
 	cfg.Impersonate.UserName = "system:serviceaccount:kube-system:fairlead"
+	cfg.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {node}}
 	w.replace(cfg, w.Output())
+}
+
+// awaitPolicy waits until the server applies the policy to what the agent does to this node's object.
+func (w *world) awaitPolicy() {
+	w.Helper()
+	n := w.source.Node()
+	w.await("the policy is in effect", func() bool {
+		err := n.client.Patch(types.MergePatchType).Resource("nodes").Name(node).Param("dryRun", metav1.DryRunAll).
+			Body([]byte(`{"metadata":{"labels":{"x":"y"}}}`)).Do(w.ctx).Error()
+		return err != nil && strings.Contains(err.Error(), "nothing of its Node but")
+	})
 }
 
 // TestNode checks that the agent removes its own taint and no other, and changes only its own
@@ -60,6 +82,7 @@ func TestNode(t *testing.T) {
 	w.must(err)
 	w.follow()
 	w.await("the node is known", func() bool { return w.store.Self().Awaiting && !w.store.Self().Network })
+	w.awaitPolicy()
 
 	for range 2 { // the second time there is nothing to do
 		w.must(w.source.Node().Connect(w.ctx))
