@@ -20,6 +20,7 @@ const enum pace_kind *pace_kind_type __attribute__((unused));
 const enum pod_class *pod_class_type __attribute__((unused));
 const struct pod_window *pod_window_type __attribute__((unused));
 const enum node_addr_flag *node_addr_flag_type __attribute__((unused));
+const enum cluster_node_flag *cluster_node_flag_type __attribute__((unused));
 const enum snat_addr *snat_addr_type __attribute__((unused));
 const enum ct_flag *ct_flag_type __attribute__((unused));
 const enum ct_state *ct_state_type __attribute__((unused));

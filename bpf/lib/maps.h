@@ -350,6 +350,24 @@ struct {
 	__type(value, __u32);
 } masq_skip SEC(".maps");
 
+/* The nodes of the cluster, by address, as far as Node objects tell. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 32768);
+	__type(key, struct addr);
+	__type(value, struct cluster_node);
+} cluster_nodes SEC(".maps");
+
+/* The sources that belong behind a node: its addresses and those of its pods. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 131072);
+	__type(key, struct prefix_key);
+	__type(value, struct cluster_node);
+} node_sources SEC(".maps");
+
 /* How many errors may still be sent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

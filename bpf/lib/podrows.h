@@ -35,6 +35,21 @@ struct prefix_key {
 
 #define PREFIX_BITS 128
 
+enum cluster_node_flag {
+	CLUSTER_NODE_SELF = 1, /* this node */
+	/* Only in the row of the unspecified address, which is no node's: all Node objects are known,
+	 * so an address without a row is no node's. */
+	CLUSTER_NODES_KNOWN = 2,
+};
+
+/* A node of the cluster, by each of the addresses that its Node object lists, and by the sources
+ * that belong behind it. */
+struct cluster_node {
+	__u64 name;   /* hash of its name, by which an agent that starts finds the number again */
+	__u32 number; /* never zero, except in the row of the unspecified address */
+	__u32 flags;  /* enum cluster_node_flag */
+};
+
 /* A pod, by the host's end of its device. */
 struct pod_link {
 	__u8 mac[6];
@@ -99,6 +114,7 @@ struct pod_pace {
 	__u64 size; /* average of late, in sixteenths of a byte, see edt.h */
 };
 
+_Static_assert(sizeof(struct cluster_node) == 16, "a value has no hidden padding");
 _Static_assert(sizeof(struct prefix_key) == 20, "a key has no hidden padding");
 _Static_assert(sizeof(struct pod_rate) == 32, "a value has no hidden padding");
 _Static_assert(sizeof(struct pace_key) == 8, "a key has no hidden padding");

@@ -23,6 +23,7 @@ import (
 	"fairlead.io/fairlead/pkg/metrics"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/monitor"
+	"fairlead.io/fairlead/pkg/nodes"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
 	"fairlead.io/fairlead/pkg/podnet"
@@ -40,6 +41,7 @@ type agent struct {
 	store   *model.Store
 	started time.Time
 
+	nodes    *nodes.Table
 	metrics  *metrics.Metrics
 	gauge    *observe.Gauge
 	servers  []*health.Server

@@ -73,6 +73,10 @@ func rowsOf(s *observe.Snapshot, mapName string) any {
 		return s.Pods
 	case "masq_skip":
 		return s.Native
+	case "cluster_nodes":
+		return s.ClusterNodes()
+	case "node_sources":
+		return s.NodeSources()
 	}
 	return s.Services
 }

@@ -142,7 +142,7 @@ func checkPodNetwork(cfg *config.Config) error {
 
 // startFabric starts keeping the routes to pods on other nodes.
 func (a *agent) startFabric(start func(string, func(context.Context) error), log *slog.Logger) error {
-	ways, err := fabric.New(fabric.Config{Mode: a.cfg.Routing, Store: a.store, CIDRs: a.podCIDRs, MTU: podnet.DefaultMTU, Log: log})
+	ways, err := fabric.New(fabric.Config{Mode: a.cfg.Routing, Store: a.store, CIDRs: a.podCIDRs, MTU: podnet.DefaultMTU, Settled: a.nodes.Settle, Log: log})
 	if err != nil {
 		return fmt.Errorf("start routing to pods on other nodes: %w", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/nodes"
 	"fairlead.io/fairlead/pkg/queues"
 	"fairlead.io/fairlead/pkg/reconcile"
 )
@@ -76,6 +77,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		return err
 	}
 	agent := &agent{cfg: cfg, path: path, bbr: bbr, pair: packets.Pair, source: src, store: store, started: time.Now()}
+	agent.nodes = nodes.New(path, store, agent.podCIDRs, log)
 	if agent.metrics, err = newMetrics(agent); err != nil {
 		return err
 	}
@@ -158,6 +160,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		return err
 	}
 	start("attachment", path.WatchAttachment)
+	start("nodes", agent.nodes.Run)
 	start("devices", func(ctx context.Context) error { return path.Watch(ctx, store.SelfChanged(), setLocal) })
 	start("reconcile", func(ctx context.Context) error { return errors.Join(reconciler.Run(ctx), guards.Close()) })
 	start("optout", keeper.Run)

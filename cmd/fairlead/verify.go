@@ -82,5 +82,8 @@ func (a *agent) verify(ctx context.Context, repair bool) (observe.Verification, 
 	if err == nil {
 		err = a.verifyOptOuts(ctx, &v)
 	}
+	if err == nil {
+		err = a.verifyNodes(&v)
+	}
 	return v, err
 }

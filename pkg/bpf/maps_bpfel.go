@@ -93,6 +93,20 @@ const (
 	MapsCarryOutcomeCARRY_GONE   MapsCarryOutcome = 4
 )
 
+type MapsClusterNode struct {
+	_      structs.HostLayout
+	Name   uint64
+	Number uint32
+	Flags  uint32
+}
+
+type MapsClusterNodeFlag uint32
+
+const (
+	MapsClusterNodeFlagCLUSTER_NODE_SELF   MapsClusterNodeFlag = 1
+	MapsClusterNodeFlagCLUSTER_NODES_KNOWN MapsClusterNodeFlag = 2
+)
+
 type MapsCollectRun struct {
 	_         structs.HostLayout
 	Jiffies   uint64
@@ -688,85 +702,88 @@ type MapsWays struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	MapsMapAffinity         = "affinity"
-	MapsMapAllowances       = "allowances"
-	MapsMapAskedWays        = "asked_ways"
-	MapsMapBackends         = "backends"
-	MapsMapConnPeers        = "conn_peers"
-	MapsMapCounters         = "counters"
-	MapsMapCt               = "ct"
-	MapsMapCtHalf           = "ct_half"
-	MapsMapCtOpened         = "ct_opened"
-	MapsMapEvents           = "events"
-	MapsMapFormer           = "former"
-	MapsMapFrags            = "frags"
-	MapsMapGuards           = "guards"
-	MapsMapHints            = "hints"
-	MapsMapLate             = "late"
-	MapsMapLateFrames       = "late_frames"
-	MapsMapLateMarks        = "late_marks"
-	MapsMapLateTally        = "late_tally"
-	MapsMapLinkAddrs        = "link_addrs"
-	MapsMapMasqSkip         = "masq_skip"
-	MapsMapNames            = "names"
-	MapsMapNodeAddrs        = "node_addrs"
-	MapsMapOptout           = "optout"
-	MapsMapOptoutKinds      = "optout_kinds"
-	MapsMapPodLinks         = "pod_links"
-	MapsMapPodPaces         = "pod_paces"
-	MapsMapPodRates         = "pod_rates"
-	MapsMapPods             = "pods"
-	MapsMapPodsDial         = "pods_dial"
-	MapsMapServed           = "served"
-	MapsMapServices         = "services"
-	MapsMapSharePaces       = "share_paces"
-	MapsMapShareRates       = "share_rates"
-	MapsMapSlots            = "slots"
-	MapsMapSnatAddrs        = "snat_addrs"
-	MapsMapSockFlows        = "sock_flows"
-	MapsMapSockPeers        = "sock_peers"
-	MapsMapSrcRanges        = "src_ranges"
-	MapsMapSvcs             = "svcs"
-	MapsMapTunnel           = "tunnel"
-	MapsMapTurnover         = "turnover"
-	MapsMapWatch            = "watch"
-	MapsMapWatched          = "watched"
-	MapsMapWays             = "ways"
-	MapsVarAlgorithmType    = "algorithm_type"
-	MapsVarBackendFlagType  = "backend_flag_type"
-	MapsVarCarriedType      = "carried_type"
-	MapsVarCarryOutcomeType = "carry_outcome_type"
-	MapsVarCollectRunType   = "collect_run_type"
-	MapsVarCounterRoomType  = "counter_room_type"
-	MapsVarCtClassType      = "ct_class_type"
-	MapsVarCtFlagType       = "ct_flag_type"
-	MapsVarCtPhaseType      = "ct_phase_type"
-	MapsVarCtStateType      = "ct_state_type"
-	MapsVarDirectType       = "direct_type"
-	MapsVarDoomOutcomeType  = "doom_outcome_type"
-	MapsVarDoomType         = "doom_type"
-	MapsVarDoomedType       = "doomed_type"
-	MapsVarEventType        = "event_type"
-	MapsVarHookType         = "hook_type"
-	MapsVarLruType          = "lru_type"
-	MapsVarNodeAddrFlagType = "node_addr_flag_type"
-	MapsVarOptoutKindType   = "optout_kind_type"
-	MapsVarOptoutWhyType    = "optout_why_type"
-	MapsVarPaceKindType     = "pace_kind_type"
-	MapsVarPacketConfigType = "packet_config_type"
-	MapsVarPodClassType     = "pod_class_type"
-	MapsVarPodFlagType      = "pod_flag_type"
-	MapsVarPodProxyType     = "pod_proxy_type"
-	MapsVarPodWindowType    = "pod_window_type"
-	MapsVarRangeBitsType    = "range_bits_type"
-	MapsVarReasonType       = "reason_type"
-	MapsVarServiceFlagType  = "service_flag_type"
-	MapsVarSnatAddrType     = "snat_addr_type"
-	MapsVarSvcKindType      = "svc_kind_type"
-	MapsVarSvcScopeType     = "svc_scope_type"
-	MapsVarSweepRunType     = "sweep_run_type"
-	MapsVarTableStageType   = "table_stage_type"
-	MapsVarWatchedKindType  = "watched_kind_type"
+	MapsMapAffinity            = "affinity"
+	MapsMapAllowances          = "allowances"
+	MapsMapAskedWays           = "asked_ways"
+	MapsMapBackends            = "backends"
+	MapsMapClusterNodes        = "cluster_nodes"
+	MapsMapConnPeers           = "conn_peers"
+	MapsMapCounters            = "counters"
+	MapsMapCt                  = "ct"
+	MapsMapCtHalf              = "ct_half"
+	MapsMapCtOpened            = "ct_opened"
+	MapsMapEvents              = "events"
+	MapsMapFormer              = "former"
+	MapsMapFrags               = "frags"
+	MapsMapGuards              = "guards"
+	MapsMapHints               = "hints"
+	MapsMapLate                = "late"
+	MapsMapLateFrames          = "late_frames"
+	MapsMapLateMarks           = "late_marks"
+	MapsMapLateTally           = "late_tally"
+	MapsMapLinkAddrs           = "link_addrs"
+	MapsMapMasqSkip            = "masq_skip"
+	MapsMapNames               = "names"
+	MapsMapNodeAddrs           = "node_addrs"
+	MapsMapNodeSources         = "node_sources"
+	MapsMapOptout              = "optout"
+	MapsMapOptoutKinds         = "optout_kinds"
+	MapsMapPodLinks            = "pod_links"
+	MapsMapPodPaces            = "pod_paces"
+	MapsMapPodRates            = "pod_rates"
+	MapsMapPods                = "pods"
+	MapsMapPodsDial            = "pods_dial"
+	MapsMapServed              = "served"
+	MapsMapServices            = "services"
+	MapsMapSharePaces          = "share_paces"
+	MapsMapShareRates          = "share_rates"
+	MapsMapSlots               = "slots"
+	MapsMapSnatAddrs           = "snat_addrs"
+	MapsMapSockFlows           = "sock_flows"
+	MapsMapSockPeers           = "sock_peers"
+	MapsMapSrcRanges           = "src_ranges"
+	MapsMapSvcs                = "svcs"
+	MapsMapTunnel              = "tunnel"
+	MapsMapTurnover            = "turnover"
+	MapsMapWatch               = "watch"
+	MapsMapWatched             = "watched"
+	MapsMapWays                = "ways"
+	MapsVarAlgorithmType       = "algorithm_type"
+	MapsVarBackendFlagType     = "backend_flag_type"
+	MapsVarCarriedType         = "carried_type"
+	MapsVarCarryOutcomeType    = "carry_outcome_type"
+	MapsVarClusterNodeFlagType = "cluster_node_flag_type"
+	MapsVarCollectRunType      = "collect_run_type"
+	MapsVarCounterRoomType     = "counter_room_type"
+	MapsVarCtClassType         = "ct_class_type"
+	MapsVarCtFlagType          = "ct_flag_type"
+	MapsVarCtPhaseType         = "ct_phase_type"
+	MapsVarCtStateType         = "ct_state_type"
+	MapsVarDirectType          = "direct_type"
+	MapsVarDoomOutcomeType     = "doom_outcome_type"
+	MapsVarDoomType            = "doom_type"
+	MapsVarDoomedType          = "doomed_type"
+	MapsVarEventType           = "event_type"
+	MapsVarHookType            = "hook_type"
+	MapsVarLruType             = "lru_type"
+	MapsVarNodeAddrFlagType    = "node_addr_flag_type"
+	MapsVarOptoutKindType      = "optout_kind_type"
+	MapsVarOptoutWhyType       = "optout_why_type"
+	MapsVarPaceKindType        = "pace_kind_type"
+	MapsVarPacketConfigType    = "packet_config_type"
+	MapsVarPodClassType        = "pod_class_type"
+	MapsVarPodFlagType         = "pod_flag_type"
+	MapsVarPodProxyType        = "pod_proxy_type"
+	MapsVarPodWindowType       = "pod_window_type"
+	MapsVarRangeBitsType       = "range_bits_type"
+	MapsVarReasonType          = "reason_type"
+	MapsVarServiceFlagType     = "service_flag_type"
+	MapsVarSnatAddrType        = "snat_addr_type"
+	MapsVarSvcKindType         = "svc_kind_type"
+	MapsVarSvcScopeType        = "svc_scope_type"
+	MapsVarSweepRunType        = "sweep_run_type"
+	MapsVarTableStageType      = "table_stage_type"
+	MapsVarWatchedKindType     = "watched_kind_type"
 )
 
 // LoadMaps returns the embedded CollectionSpec for Maps.
@@ -817,91 +834,94 @@ type MapsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type MapsMapSpecs struct {
-	Affinity    *ebpf.MapSpec `ebpf:"affinity"`
-	Allowances  *ebpf.MapSpec `ebpf:"allowances"`
-	AskedWays   *ebpf.MapSpec `ebpf:"asked_ways"`
-	Backends    *ebpf.MapSpec `ebpf:"backends"`
-	ConnPeers   *ebpf.MapSpec `ebpf:"conn_peers"`
-	Counters    *ebpf.MapSpec `ebpf:"counters"`
-	Ct          *ebpf.MapSpec `ebpf:"ct"`
-	CtHalf      *ebpf.MapSpec `ebpf:"ct_half"`
-	CtOpened    *ebpf.MapSpec `ebpf:"ct_opened"`
-	Events      *ebpf.MapSpec `ebpf:"events"`
-	Former      *ebpf.MapSpec `ebpf:"former"`
-	Frags       *ebpf.MapSpec `ebpf:"frags"`
-	Guards      *ebpf.MapSpec `ebpf:"guards"`
-	Hints       *ebpf.MapSpec `ebpf:"hints"`
-	Late        *ebpf.MapSpec `ebpf:"late"`
-	LateFrames  *ebpf.MapSpec `ebpf:"late_frames"`
-	LateMarks   *ebpf.MapSpec `ebpf:"late_marks"`
-	LateTally   *ebpf.MapSpec `ebpf:"late_tally"`
-	LinkAddrs   *ebpf.MapSpec `ebpf:"link_addrs"`
-	MasqSkip    *ebpf.MapSpec `ebpf:"masq_skip"`
-	Names       *ebpf.MapSpec `ebpf:"names"`
-	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
-	Optout      *ebpf.MapSpec `ebpf:"optout"`
-	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
-	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
-	PodPaces    *ebpf.MapSpec `ebpf:"pod_paces"`
-	PodRates    *ebpf.MapSpec `ebpf:"pod_rates"`
-	Pods        *ebpf.MapSpec `ebpf:"pods"`
-	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
-	Served      *ebpf.MapSpec `ebpf:"served"`
-	Services    *ebpf.MapSpec `ebpf:"services"`
-	SharePaces  *ebpf.MapSpec `ebpf:"share_paces"`
-	ShareRates  *ebpf.MapSpec `ebpf:"share_rates"`
-	Slots       *ebpf.MapSpec `ebpf:"slots"`
-	SnatAddrs   *ebpf.MapSpec `ebpf:"snat_addrs"`
-	SockFlows   *ebpf.MapSpec `ebpf:"sock_flows"`
-	SockPeers   *ebpf.MapSpec `ebpf:"sock_peers"`
-	SrcRanges   *ebpf.MapSpec `ebpf:"src_ranges"`
-	Svcs        *ebpf.MapSpec `ebpf:"svcs"`
-	Tunnel      *ebpf.MapSpec `ebpf:"tunnel"`
-	Turnover    *ebpf.MapSpec `ebpf:"turnover"`
-	Watch       *ebpf.MapSpec `ebpf:"watch"`
-	Watched     *ebpf.MapSpec `ebpf:"watched"`
-	Ways        *ebpf.MapSpec `ebpf:"ways"`
+	Affinity     *ebpf.MapSpec `ebpf:"affinity"`
+	Allowances   *ebpf.MapSpec `ebpf:"allowances"`
+	AskedWays    *ebpf.MapSpec `ebpf:"asked_ways"`
+	Backends     *ebpf.MapSpec `ebpf:"backends"`
+	ClusterNodes *ebpf.MapSpec `ebpf:"cluster_nodes"`
+	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
+	Counters     *ebpf.MapSpec `ebpf:"counters"`
+	Ct           *ebpf.MapSpec `ebpf:"ct"`
+	CtHalf       *ebpf.MapSpec `ebpf:"ct_half"`
+	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
+	Events       *ebpf.MapSpec `ebpf:"events"`
+	Former       *ebpf.MapSpec `ebpf:"former"`
+	Frags        *ebpf.MapSpec `ebpf:"frags"`
+	Guards       *ebpf.MapSpec `ebpf:"guards"`
+	Hints        *ebpf.MapSpec `ebpf:"hints"`
+	Late         *ebpf.MapSpec `ebpf:"late"`
+	LateFrames   *ebpf.MapSpec `ebpf:"late_frames"`
+	LateMarks    *ebpf.MapSpec `ebpf:"late_marks"`
+	LateTally    *ebpf.MapSpec `ebpf:"late_tally"`
+	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
+	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
+	Names        *ebpf.MapSpec `ebpf:"names"`
+	NodeAddrs    *ebpf.MapSpec `ebpf:"node_addrs"`
+	NodeSources  *ebpf.MapSpec `ebpf:"node_sources"`
+	Optout       *ebpf.MapSpec `ebpf:"optout"`
+	OptoutKinds  *ebpf.MapSpec `ebpf:"optout_kinds"`
+	PodLinks     *ebpf.MapSpec `ebpf:"pod_links"`
+	PodPaces     *ebpf.MapSpec `ebpf:"pod_paces"`
+	PodRates     *ebpf.MapSpec `ebpf:"pod_rates"`
+	Pods         *ebpf.MapSpec `ebpf:"pods"`
+	PodsDial     *ebpf.MapSpec `ebpf:"pods_dial"`
+	Served       *ebpf.MapSpec `ebpf:"served"`
+	Services     *ebpf.MapSpec `ebpf:"services"`
+	SharePaces   *ebpf.MapSpec `ebpf:"share_paces"`
+	ShareRates   *ebpf.MapSpec `ebpf:"share_rates"`
+	Slots        *ebpf.MapSpec `ebpf:"slots"`
+	SnatAddrs    *ebpf.MapSpec `ebpf:"snat_addrs"`
+	SockFlows    *ebpf.MapSpec `ebpf:"sock_flows"`
+	SockPeers    *ebpf.MapSpec `ebpf:"sock_peers"`
+	SrcRanges    *ebpf.MapSpec `ebpf:"src_ranges"`
+	Svcs         *ebpf.MapSpec `ebpf:"svcs"`
+	Tunnel       *ebpf.MapSpec `ebpf:"tunnel"`
+	Turnover     *ebpf.MapSpec `ebpf:"turnover"`
+	Watch        *ebpf.MapSpec `ebpf:"watch"`
+	Watched      *ebpf.MapSpec `ebpf:"watched"`
+	Ways         *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // MapsVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type MapsVariableSpecs struct {
-	AlgorithmType    *ebpf.VariableSpec `ebpf:"algorithm_type"`
-	BackendFlagType  *ebpf.VariableSpec `ebpf:"backend_flag_type"`
-	CarriedType      *ebpf.VariableSpec `ebpf:"carried_type"`
-	CarryOutcomeType *ebpf.VariableSpec `ebpf:"carry_outcome_type"`
-	CollectRunType   *ebpf.VariableSpec `ebpf:"collect_run_type"`
-	CounterRoomType  *ebpf.VariableSpec `ebpf:"counter_room_type"`
-	CtClassType      *ebpf.VariableSpec `ebpf:"ct_class_type"`
-	CtFlagType       *ebpf.VariableSpec `ebpf:"ct_flag_type"`
-	CtPhaseType      *ebpf.VariableSpec `ebpf:"ct_phase_type"`
-	CtStateType      *ebpf.VariableSpec `ebpf:"ct_state_type"`
-	DirectType       *ebpf.VariableSpec `ebpf:"direct_type"`
-	DoomOutcomeType  *ebpf.VariableSpec `ebpf:"doom_outcome_type"`
-	DoomType         *ebpf.VariableSpec `ebpf:"doom_type"`
-	DoomedType       *ebpf.VariableSpec `ebpf:"doomed_type"`
-	EventType        *ebpf.VariableSpec `ebpf:"event_type"`
-	HookType         *ebpf.VariableSpec `ebpf:"hook_type"`
-	LruType          *ebpf.VariableSpec `ebpf:"lru_type"`
-	NodeAddrFlagType *ebpf.VariableSpec `ebpf:"node_addr_flag_type"`
-	OptoutKindType   *ebpf.VariableSpec `ebpf:"optout_kind_type"`
-	OptoutWhyType    *ebpf.VariableSpec `ebpf:"optout_why_type"`
-	PaceKindType     *ebpf.VariableSpec `ebpf:"pace_kind_type"`
-	PacketConfigType *ebpf.VariableSpec `ebpf:"packet_config_type"`
-	PodClassType     *ebpf.VariableSpec `ebpf:"pod_class_type"`
-	PodFlagType      *ebpf.VariableSpec `ebpf:"pod_flag_type"`
-	PodProxyType     *ebpf.VariableSpec `ebpf:"pod_proxy_type"`
-	PodWindowType    *ebpf.VariableSpec `ebpf:"pod_window_type"`
-	RangeBitsType    *ebpf.VariableSpec `ebpf:"range_bits_type"`
-	ReasonType       *ebpf.VariableSpec `ebpf:"reason_type"`
-	ServiceFlagType  *ebpf.VariableSpec `ebpf:"service_flag_type"`
-	SnatAddrType     *ebpf.VariableSpec `ebpf:"snat_addr_type"`
-	SvcKindType      *ebpf.VariableSpec `ebpf:"svc_kind_type"`
-	SvcScopeType     *ebpf.VariableSpec `ebpf:"svc_scope_type"`
-	SweepRunType     *ebpf.VariableSpec `ebpf:"sweep_run_type"`
-	TableStageType   *ebpf.VariableSpec `ebpf:"table_stage_type"`
-	WatchedKindType  *ebpf.VariableSpec `ebpf:"watched_kind_type"`
+	AlgorithmType       *ebpf.VariableSpec `ebpf:"algorithm_type"`
+	BackendFlagType     *ebpf.VariableSpec `ebpf:"backend_flag_type"`
+	CarriedType         *ebpf.VariableSpec `ebpf:"carried_type"`
+	CarryOutcomeType    *ebpf.VariableSpec `ebpf:"carry_outcome_type"`
+	ClusterNodeFlagType *ebpf.VariableSpec `ebpf:"cluster_node_flag_type"`
+	CollectRunType      *ebpf.VariableSpec `ebpf:"collect_run_type"`
+	CounterRoomType     *ebpf.VariableSpec `ebpf:"counter_room_type"`
+	CtClassType         *ebpf.VariableSpec `ebpf:"ct_class_type"`
+	CtFlagType          *ebpf.VariableSpec `ebpf:"ct_flag_type"`
+	CtPhaseType         *ebpf.VariableSpec `ebpf:"ct_phase_type"`
+	CtStateType         *ebpf.VariableSpec `ebpf:"ct_state_type"`
+	DirectType          *ebpf.VariableSpec `ebpf:"direct_type"`
+	DoomOutcomeType     *ebpf.VariableSpec `ebpf:"doom_outcome_type"`
+	DoomType            *ebpf.VariableSpec `ebpf:"doom_type"`
+	DoomedType          *ebpf.VariableSpec `ebpf:"doomed_type"`
+	EventType           *ebpf.VariableSpec `ebpf:"event_type"`
+	HookType            *ebpf.VariableSpec `ebpf:"hook_type"`
+	LruType             *ebpf.VariableSpec `ebpf:"lru_type"`
+	NodeAddrFlagType    *ebpf.VariableSpec `ebpf:"node_addr_flag_type"`
+	OptoutKindType      *ebpf.VariableSpec `ebpf:"optout_kind_type"`
+	OptoutWhyType       *ebpf.VariableSpec `ebpf:"optout_why_type"`
+	PaceKindType        *ebpf.VariableSpec `ebpf:"pace_kind_type"`
+	PacketConfigType    *ebpf.VariableSpec `ebpf:"packet_config_type"`
+	PodClassType        *ebpf.VariableSpec `ebpf:"pod_class_type"`
+	PodFlagType         *ebpf.VariableSpec `ebpf:"pod_flag_type"`
+	PodProxyType        *ebpf.VariableSpec `ebpf:"pod_proxy_type"`
+	PodWindowType       *ebpf.VariableSpec `ebpf:"pod_window_type"`
+	RangeBitsType       *ebpf.VariableSpec `ebpf:"range_bits_type"`
+	ReasonType          *ebpf.VariableSpec `ebpf:"reason_type"`
+	ServiceFlagType     *ebpf.VariableSpec `ebpf:"service_flag_type"`
+	SnatAddrType        *ebpf.VariableSpec `ebpf:"snat_addr_type"`
+	SvcKindType         *ebpf.VariableSpec `ebpf:"svc_kind_type"`
+	SvcScopeType        *ebpf.VariableSpec `ebpf:"svc_scope_type"`
+	SweepRunType        *ebpf.VariableSpec `ebpf:"sweep_run_type"`
+	TableStageType      *ebpf.VariableSpec `ebpf:"table_stage_type"`
+	WatchedKindType     *ebpf.VariableSpec `ebpf:"watched_kind_type"`
 }
 
 // MapsObjects contains all objects after they have been loaded into the kernel.
@@ -924,50 +944,52 @@ func (o *MapsObjects) Close() error {
 //
 // It can be passed to LoadMapsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type MapsMaps struct {
-	Affinity    *ebpf.Map `ebpf:"affinity"`
-	Allowances  *ebpf.Map `ebpf:"allowances"`
-	AskedWays   *ebpf.Map `ebpf:"asked_ways"`
-	Backends    *ebpf.Map `ebpf:"backends"`
-	ConnPeers   *ebpf.Map `ebpf:"conn_peers"`
-	Counters    *ebpf.Map `ebpf:"counters"`
-	Ct          *ebpf.Map `ebpf:"ct"`
-	CtHalf      *ebpf.Map `ebpf:"ct_half"`
-	CtOpened    *ebpf.Map `ebpf:"ct_opened"`
-	Events      *ebpf.Map `ebpf:"events"`
-	Former      *ebpf.Map `ebpf:"former"`
-	Frags       *ebpf.Map `ebpf:"frags"`
-	Guards      *ebpf.Map `ebpf:"guards"`
-	Hints       *ebpf.Map `ebpf:"hints"`
-	Late        *ebpf.Map `ebpf:"late"`
-	LateFrames  *ebpf.Map `ebpf:"late_frames"`
-	LateMarks   *ebpf.Map `ebpf:"late_marks"`
-	LateTally   *ebpf.Map `ebpf:"late_tally"`
-	LinkAddrs   *ebpf.Map `ebpf:"link_addrs"`
-	MasqSkip    *ebpf.Map `ebpf:"masq_skip"`
-	Names       *ebpf.Map `ebpf:"names"`
-	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
-	Optout      *ebpf.Map `ebpf:"optout"`
-	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
-	PodLinks    *ebpf.Map `ebpf:"pod_links"`
-	PodPaces    *ebpf.Map `ebpf:"pod_paces"`
-	PodRates    *ebpf.Map `ebpf:"pod_rates"`
-	Pods        *ebpf.Map `ebpf:"pods"`
-	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
-	Served      *ebpf.Map `ebpf:"served"`
-	Services    *ebpf.Map `ebpf:"services"`
-	SharePaces  *ebpf.Map `ebpf:"share_paces"`
-	ShareRates  *ebpf.Map `ebpf:"share_rates"`
-	Slots       *ebpf.Map `ebpf:"slots"`
-	SnatAddrs   *ebpf.Map `ebpf:"snat_addrs"`
-	SockFlows   *ebpf.Map `ebpf:"sock_flows"`
-	SockPeers   *ebpf.Map `ebpf:"sock_peers"`
-	SrcRanges   *ebpf.Map `ebpf:"src_ranges"`
-	Svcs        *ebpf.Map `ebpf:"svcs"`
-	Tunnel      *ebpf.Map `ebpf:"tunnel"`
-	Turnover    *ebpf.Map `ebpf:"turnover"`
-	Watch       *ebpf.Map `ebpf:"watch"`
-	Watched     *ebpf.Map `ebpf:"watched"`
-	Ways        *ebpf.Map `ebpf:"ways"`
+	Affinity     *ebpf.Map `ebpf:"affinity"`
+	Allowances   *ebpf.Map `ebpf:"allowances"`
+	AskedWays    *ebpf.Map `ebpf:"asked_ways"`
+	Backends     *ebpf.Map `ebpf:"backends"`
+	ClusterNodes *ebpf.Map `ebpf:"cluster_nodes"`
+	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
+	Counters     *ebpf.Map `ebpf:"counters"`
+	Ct           *ebpf.Map `ebpf:"ct"`
+	CtHalf       *ebpf.Map `ebpf:"ct_half"`
+	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
+	Events       *ebpf.Map `ebpf:"events"`
+	Former       *ebpf.Map `ebpf:"former"`
+	Frags        *ebpf.Map `ebpf:"frags"`
+	Guards       *ebpf.Map `ebpf:"guards"`
+	Hints        *ebpf.Map `ebpf:"hints"`
+	Late         *ebpf.Map `ebpf:"late"`
+	LateFrames   *ebpf.Map `ebpf:"late_frames"`
+	LateMarks    *ebpf.Map `ebpf:"late_marks"`
+	LateTally    *ebpf.Map `ebpf:"late_tally"`
+	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
+	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
+	Names        *ebpf.Map `ebpf:"names"`
+	NodeAddrs    *ebpf.Map `ebpf:"node_addrs"`
+	NodeSources  *ebpf.Map `ebpf:"node_sources"`
+	Optout       *ebpf.Map `ebpf:"optout"`
+	OptoutKinds  *ebpf.Map `ebpf:"optout_kinds"`
+	PodLinks     *ebpf.Map `ebpf:"pod_links"`
+	PodPaces     *ebpf.Map `ebpf:"pod_paces"`
+	PodRates     *ebpf.Map `ebpf:"pod_rates"`
+	Pods         *ebpf.Map `ebpf:"pods"`
+	PodsDial     *ebpf.Map `ebpf:"pods_dial"`
+	Served       *ebpf.Map `ebpf:"served"`
+	Services     *ebpf.Map `ebpf:"services"`
+	SharePaces   *ebpf.Map `ebpf:"share_paces"`
+	ShareRates   *ebpf.Map `ebpf:"share_rates"`
+	Slots        *ebpf.Map `ebpf:"slots"`
+	SnatAddrs    *ebpf.Map `ebpf:"snat_addrs"`
+	SockFlows    *ebpf.Map `ebpf:"sock_flows"`
+	SockPeers    *ebpf.Map `ebpf:"sock_peers"`
+	SrcRanges    *ebpf.Map `ebpf:"src_ranges"`
+	Svcs         *ebpf.Map `ebpf:"svcs"`
+	Tunnel       *ebpf.Map `ebpf:"tunnel"`
+	Turnover     *ebpf.Map `ebpf:"turnover"`
+	Watch        *ebpf.Map `ebpf:"watch"`
+	Watched      *ebpf.Map `ebpf:"watched"`
+	Ways         *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *MapsMaps) Close() error {
@@ -976,6 +998,7 @@ func (m *MapsMaps) Close() error {
 		m.Allowances,
 		m.AskedWays,
 		m.Backends,
+		m.ClusterNodes,
 		m.ConnPeers,
 		m.Counters,
 		m.Ct,
@@ -994,6 +1017,7 @@ func (m *MapsMaps) Close() error {
 		m.MasqSkip,
 		m.Names,
 		m.NodeAddrs,
+		m.NodeSources,
 		m.Optout,
 		m.OptoutKinds,
 		m.PodLinks,
@@ -1023,41 +1047,42 @@ func (m *MapsMaps) Close() error {
 //
 // It can be passed to LoadMapsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type MapsVariables struct {
-	AlgorithmType    *ebpf.Variable `ebpf:"algorithm_type"`
-	BackendFlagType  *ebpf.Variable `ebpf:"backend_flag_type"`
-	CarriedType      *ebpf.Variable `ebpf:"carried_type"`
-	CarryOutcomeType *ebpf.Variable `ebpf:"carry_outcome_type"`
-	CollectRunType   *ebpf.Variable `ebpf:"collect_run_type"`
-	CounterRoomType  *ebpf.Variable `ebpf:"counter_room_type"`
-	CtClassType      *ebpf.Variable `ebpf:"ct_class_type"`
-	CtFlagType       *ebpf.Variable `ebpf:"ct_flag_type"`
-	CtPhaseType      *ebpf.Variable `ebpf:"ct_phase_type"`
-	CtStateType      *ebpf.Variable `ebpf:"ct_state_type"`
-	DirectType       *ebpf.Variable `ebpf:"direct_type"`
-	DoomOutcomeType  *ebpf.Variable `ebpf:"doom_outcome_type"`
-	DoomType         *ebpf.Variable `ebpf:"doom_type"`
-	DoomedType       *ebpf.Variable `ebpf:"doomed_type"`
-	EventType        *ebpf.Variable `ebpf:"event_type"`
-	HookType         *ebpf.Variable `ebpf:"hook_type"`
-	LruType          *ebpf.Variable `ebpf:"lru_type"`
-	NodeAddrFlagType *ebpf.Variable `ebpf:"node_addr_flag_type"`
-	OptoutKindType   *ebpf.Variable `ebpf:"optout_kind_type"`
-	OptoutWhyType    *ebpf.Variable `ebpf:"optout_why_type"`
-	PaceKindType     *ebpf.Variable `ebpf:"pace_kind_type"`
-	PacketConfigType *ebpf.Variable `ebpf:"packet_config_type"`
-	PodClassType     *ebpf.Variable `ebpf:"pod_class_type"`
-	PodFlagType      *ebpf.Variable `ebpf:"pod_flag_type"`
-	PodProxyType     *ebpf.Variable `ebpf:"pod_proxy_type"`
-	PodWindowType    *ebpf.Variable `ebpf:"pod_window_type"`
-	RangeBitsType    *ebpf.Variable `ebpf:"range_bits_type"`
-	ReasonType       *ebpf.Variable `ebpf:"reason_type"`
-	ServiceFlagType  *ebpf.Variable `ebpf:"service_flag_type"`
-	SnatAddrType     *ebpf.Variable `ebpf:"snat_addr_type"`
-	SvcKindType      *ebpf.Variable `ebpf:"svc_kind_type"`
-	SvcScopeType     *ebpf.Variable `ebpf:"svc_scope_type"`
-	SweepRunType     *ebpf.Variable `ebpf:"sweep_run_type"`
-	TableStageType   *ebpf.Variable `ebpf:"table_stage_type"`
-	WatchedKindType  *ebpf.Variable `ebpf:"watched_kind_type"`
+	AlgorithmType       *ebpf.Variable `ebpf:"algorithm_type"`
+	BackendFlagType     *ebpf.Variable `ebpf:"backend_flag_type"`
+	CarriedType         *ebpf.Variable `ebpf:"carried_type"`
+	CarryOutcomeType    *ebpf.Variable `ebpf:"carry_outcome_type"`
+	ClusterNodeFlagType *ebpf.Variable `ebpf:"cluster_node_flag_type"`
+	CollectRunType      *ebpf.Variable `ebpf:"collect_run_type"`
+	CounterRoomType     *ebpf.Variable `ebpf:"counter_room_type"`
+	CtClassType         *ebpf.Variable `ebpf:"ct_class_type"`
+	CtFlagType          *ebpf.Variable `ebpf:"ct_flag_type"`
+	CtPhaseType         *ebpf.Variable `ebpf:"ct_phase_type"`
+	CtStateType         *ebpf.Variable `ebpf:"ct_state_type"`
+	DirectType          *ebpf.Variable `ebpf:"direct_type"`
+	DoomOutcomeType     *ebpf.Variable `ebpf:"doom_outcome_type"`
+	DoomType            *ebpf.Variable `ebpf:"doom_type"`
+	DoomedType          *ebpf.Variable `ebpf:"doomed_type"`
+	EventType           *ebpf.Variable `ebpf:"event_type"`
+	HookType            *ebpf.Variable `ebpf:"hook_type"`
+	LruType             *ebpf.Variable `ebpf:"lru_type"`
+	NodeAddrFlagType    *ebpf.Variable `ebpf:"node_addr_flag_type"`
+	OptoutKindType      *ebpf.Variable `ebpf:"optout_kind_type"`
+	OptoutWhyType       *ebpf.Variable `ebpf:"optout_why_type"`
+	PaceKindType        *ebpf.Variable `ebpf:"pace_kind_type"`
+	PacketConfigType    *ebpf.Variable `ebpf:"packet_config_type"`
+	PodClassType        *ebpf.Variable `ebpf:"pod_class_type"`
+	PodFlagType         *ebpf.Variable `ebpf:"pod_flag_type"`
+	PodProxyType        *ebpf.Variable `ebpf:"pod_proxy_type"`
+	PodWindowType       *ebpf.Variable `ebpf:"pod_window_type"`
+	RangeBitsType       *ebpf.Variable `ebpf:"range_bits_type"`
+	ReasonType          *ebpf.Variable `ebpf:"reason_type"`
+	ServiceFlagType     *ebpf.Variable `ebpf:"service_flag_type"`
+	SnatAddrType        *ebpf.Variable `ebpf:"snat_addr_type"`
+	SvcKindType         *ebpf.Variable `ebpf:"svc_kind_type"`
+	SvcScopeType        *ebpf.Variable `ebpf:"svc_scope_type"`
+	SweepRunType        *ebpf.Variable `ebpf:"sweep_run_type"`
+	TableStageType      *ebpf.Variable `ebpf:"table_stage_type"`
+	WatchedKindType     *ebpf.Variable `ebpf:"watched_kind_type"`
 }
 
 // MapsPrograms contains all programs after they have been loaded into the kernel.

@@ -20,6 +20,7 @@ const (
 	TcMapAllowances    = "allowances"
 	TcMapAskedWays     = "asked_ways"
 	TcMapBackends      = "backends"
+	TcMapClusterNodes  = "cluster_nodes"
 	TcMapConnPeers     = "conn_peers"
 	TcMapCounters      = "counters"
 	TcMapCt            = "ct"
@@ -40,6 +41,7 @@ const (
 	TcMapMasqSkip      = "masq_skip"
 	TcMapNames         = "names"
 	TcMapNodeAddrs     = "node_addrs"
+	TcMapNodeSources   = "node_sources"
 	TcMapOptout        = "optout"
 	TcMapOptoutKinds   = "optout_kinds"
 	TcMapPodLinks      = "pod_links"
@@ -117,52 +119,54 @@ type TcProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TcMapSpecs struct {
-	Affinity    *ebpf.MapSpec `ebpf:"affinity"`
-	Allowances  *ebpf.MapSpec `ebpf:"allowances"`
-	AskedWays   *ebpf.MapSpec `ebpf:"asked_ways"`
-	Backends    *ebpf.MapSpec `ebpf:"backends"`
-	ConnPeers   *ebpf.MapSpec `ebpf:"conn_peers"`
-	Counters    *ebpf.MapSpec `ebpf:"counters"`
-	Ct          *ebpf.MapSpec `ebpf:"ct"`
-	CtHalf      *ebpf.MapSpec `ebpf:"ct_half"`
-	CtOld       *ebpf.MapSpec `ebpf:"ct_old"`
-	CtOpened    *ebpf.MapSpec `ebpf:"ct_opened"`
-	CtStage     *ebpf.MapSpec `ebpf:"ct_stage"`
-	Events      *ebpf.MapSpec `ebpf:"events"`
-	Former      *ebpf.MapSpec `ebpf:"former"`
-	Frags       *ebpf.MapSpec `ebpf:"frags"`
-	Guards      *ebpf.MapSpec `ebpf:"guards"`
-	Hints       *ebpf.MapSpec `ebpf:"hints"`
-	Late        *ebpf.MapSpec `ebpf:"late"`
-	LateFrames  *ebpf.MapSpec `ebpf:"late_frames"`
-	LateMarks   *ebpf.MapSpec `ebpf:"late_marks"`
-	LateTally   *ebpf.MapSpec `ebpf:"late_tally"`
-	LinkAddrs   *ebpf.MapSpec `ebpf:"link_addrs"`
-	MasqSkip    *ebpf.MapSpec `ebpf:"masq_skip"`
-	Names       *ebpf.MapSpec `ebpf:"names"`
-	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
-	Optout      *ebpf.MapSpec `ebpf:"optout"`
-	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
-	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
-	PodPaces    *ebpf.MapSpec `ebpf:"pod_paces"`
-	PodRates    *ebpf.MapSpec `ebpf:"pod_rates"`
-	Pods        *ebpf.MapSpec `ebpf:"pods"`
-	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
-	Served      *ebpf.MapSpec `ebpf:"served"`
-	Services    *ebpf.MapSpec `ebpf:"services"`
-	SharePaces  *ebpf.MapSpec `ebpf:"share_paces"`
-	ShareRates  *ebpf.MapSpec `ebpf:"share_rates"`
-	Slots       *ebpf.MapSpec `ebpf:"slots"`
-	SnatAddrs   *ebpf.MapSpec `ebpf:"snat_addrs"`
-	SockFlows   *ebpf.MapSpec `ebpf:"sock_flows"`
-	SockPeers   *ebpf.MapSpec `ebpf:"sock_peers"`
-	SrcRanges   *ebpf.MapSpec `ebpf:"src_ranges"`
-	Svcs        *ebpf.MapSpec `ebpf:"svcs"`
-	Tunnel      *ebpf.MapSpec `ebpf:"tunnel"`
-	Turnover    *ebpf.MapSpec `ebpf:"turnover"`
-	Watch       *ebpf.MapSpec `ebpf:"watch"`
-	Watched     *ebpf.MapSpec `ebpf:"watched"`
-	Ways        *ebpf.MapSpec `ebpf:"ways"`
+	Affinity     *ebpf.MapSpec `ebpf:"affinity"`
+	Allowances   *ebpf.MapSpec `ebpf:"allowances"`
+	AskedWays    *ebpf.MapSpec `ebpf:"asked_ways"`
+	Backends     *ebpf.MapSpec `ebpf:"backends"`
+	ClusterNodes *ebpf.MapSpec `ebpf:"cluster_nodes"`
+	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
+	Counters     *ebpf.MapSpec `ebpf:"counters"`
+	Ct           *ebpf.MapSpec `ebpf:"ct"`
+	CtHalf       *ebpf.MapSpec `ebpf:"ct_half"`
+	CtOld        *ebpf.MapSpec `ebpf:"ct_old"`
+	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
+	CtStage      *ebpf.MapSpec `ebpf:"ct_stage"`
+	Events       *ebpf.MapSpec `ebpf:"events"`
+	Former       *ebpf.MapSpec `ebpf:"former"`
+	Frags        *ebpf.MapSpec `ebpf:"frags"`
+	Guards       *ebpf.MapSpec `ebpf:"guards"`
+	Hints        *ebpf.MapSpec `ebpf:"hints"`
+	Late         *ebpf.MapSpec `ebpf:"late"`
+	LateFrames   *ebpf.MapSpec `ebpf:"late_frames"`
+	LateMarks    *ebpf.MapSpec `ebpf:"late_marks"`
+	LateTally    *ebpf.MapSpec `ebpf:"late_tally"`
+	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
+	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
+	Names        *ebpf.MapSpec `ebpf:"names"`
+	NodeAddrs    *ebpf.MapSpec `ebpf:"node_addrs"`
+	NodeSources  *ebpf.MapSpec `ebpf:"node_sources"`
+	Optout       *ebpf.MapSpec `ebpf:"optout"`
+	OptoutKinds  *ebpf.MapSpec `ebpf:"optout_kinds"`
+	PodLinks     *ebpf.MapSpec `ebpf:"pod_links"`
+	PodPaces     *ebpf.MapSpec `ebpf:"pod_paces"`
+	PodRates     *ebpf.MapSpec `ebpf:"pod_rates"`
+	Pods         *ebpf.MapSpec `ebpf:"pods"`
+	PodsDial     *ebpf.MapSpec `ebpf:"pods_dial"`
+	Served       *ebpf.MapSpec `ebpf:"served"`
+	Services     *ebpf.MapSpec `ebpf:"services"`
+	SharePaces   *ebpf.MapSpec `ebpf:"share_paces"`
+	ShareRates   *ebpf.MapSpec `ebpf:"share_rates"`
+	Slots        *ebpf.MapSpec `ebpf:"slots"`
+	SnatAddrs    *ebpf.MapSpec `ebpf:"snat_addrs"`
+	SockFlows    *ebpf.MapSpec `ebpf:"sock_flows"`
+	SockPeers    *ebpf.MapSpec `ebpf:"sock_peers"`
+	SrcRanges    *ebpf.MapSpec `ebpf:"src_ranges"`
+	Svcs         *ebpf.MapSpec `ebpf:"svcs"`
+	Tunnel       *ebpf.MapSpec `ebpf:"tunnel"`
+	Turnover     *ebpf.MapSpec `ebpf:"turnover"`
+	Watch        *ebpf.MapSpec `ebpf:"watch"`
+	Watched      *ebpf.MapSpec `ebpf:"watched"`
+	Ways         *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // TcVariableSpecs contains global variables before they are loaded into the kernel.
@@ -192,52 +196,54 @@ func (o *TcObjects) Close() error {
 //
 // It can be passed to LoadTcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TcMaps struct {
-	Affinity    *ebpf.Map `ebpf:"affinity"`
-	Allowances  *ebpf.Map `ebpf:"allowances"`
-	AskedWays   *ebpf.Map `ebpf:"asked_ways"`
-	Backends    *ebpf.Map `ebpf:"backends"`
-	ConnPeers   *ebpf.Map `ebpf:"conn_peers"`
-	Counters    *ebpf.Map `ebpf:"counters"`
-	Ct          *ebpf.Map `ebpf:"ct"`
-	CtHalf      *ebpf.Map `ebpf:"ct_half"`
-	CtOld       *ebpf.Map `ebpf:"ct_old"`
-	CtOpened    *ebpf.Map `ebpf:"ct_opened"`
-	CtStage     *ebpf.Map `ebpf:"ct_stage"`
-	Events      *ebpf.Map `ebpf:"events"`
-	Former      *ebpf.Map `ebpf:"former"`
-	Frags       *ebpf.Map `ebpf:"frags"`
-	Guards      *ebpf.Map `ebpf:"guards"`
-	Hints       *ebpf.Map `ebpf:"hints"`
-	Late        *ebpf.Map `ebpf:"late"`
-	LateFrames  *ebpf.Map `ebpf:"late_frames"`
-	LateMarks   *ebpf.Map `ebpf:"late_marks"`
-	LateTally   *ebpf.Map `ebpf:"late_tally"`
-	LinkAddrs   *ebpf.Map `ebpf:"link_addrs"`
-	MasqSkip    *ebpf.Map `ebpf:"masq_skip"`
-	Names       *ebpf.Map `ebpf:"names"`
-	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
-	Optout      *ebpf.Map `ebpf:"optout"`
-	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
-	PodLinks    *ebpf.Map `ebpf:"pod_links"`
-	PodPaces    *ebpf.Map `ebpf:"pod_paces"`
-	PodRates    *ebpf.Map `ebpf:"pod_rates"`
-	Pods        *ebpf.Map `ebpf:"pods"`
-	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
-	Served      *ebpf.Map `ebpf:"served"`
-	Services    *ebpf.Map `ebpf:"services"`
-	SharePaces  *ebpf.Map `ebpf:"share_paces"`
-	ShareRates  *ebpf.Map `ebpf:"share_rates"`
-	Slots       *ebpf.Map `ebpf:"slots"`
-	SnatAddrs   *ebpf.Map `ebpf:"snat_addrs"`
-	SockFlows   *ebpf.Map `ebpf:"sock_flows"`
-	SockPeers   *ebpf.Map `ebpf:"sock_peers"`
-	SrcRanges   *ebpf.Map `ebpf:"src_ranges"`
-	Svcs        *ebpf.Map `ebpf:"svcs"`
-	Tunnel      *ebpf.Map `ebpf:"tunnel"`
-	Turnover    *ebpf.Map `ebpf:"turnover"`
-	Watch       *ebpf.Map `ebpf:"watch"`
-	Watched     *ebpf.Map `ebpf:"watched"`
-	Ways        *ebpf.Map `ebpf:"ways"`
+	Affinity     *ebpf.Map `ebpf:"affinity"`
+	Allowances   *ebpf.Map `ebpf:"allowances"`
+	AskedWays    *ebpf.Map `ebpf:"asked_ways"`
+	Backends     *ebpf.Map `ebpf:"backends"`
+	ClusterNodes *ebpf.Map `ebpf:"cluster_nodes"`
+	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
+	Counters     *ebpf.Map `ebpf:"counters"`
+	Ct           *ebpf.Map `ebpf:"ct"`
+	CtHalf       *ebpf.Map `ebpf:"ct_half"`
+	CtOld        *ebpf.Map `ebpf:"ct_old"`
+	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
+	CtStage      *ebpf.Map `ebpf:"ct_stage"`
+	Events       *ebpf.Map `ebpf:"events"`
+	Former       *ebpf.Map `ebpf:"former"`
+	Frags        *ebpf.Map `ebpf:"frags"`
+	Guards       *ebpf.Map `ebpf:"guards"`
+	Hints        *ebpf.Map `ebpf:"hints"`
+	Late         *ebpf.Map `ebpf:"late"`
+	LateFrames   *ebpf.Map `ebpf:"late_frames"`
+	LateMarks    *ebpf.Map `ebpf:"late_marks"`
+	LateTally    *ebpf.Map `ebpf:"late_tally"`
+	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
+	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
+	Names        *ebpf.Map `ebpf:"names"`
+	NodeAddrs    *ebpf.Map `ebpf:"node_addrs"`
+	NodeSources  *ebpf.Map `ebpf:"node_sources"`
+	Optout       *ebpf.Map `ebpf:"optout"`
+	OptoutKinds  *ebpf.Map `ebpf:"optout_kinds"`
+	PodLinks     *ebpf.Map `ebpf:"pod_links"`
+	PodPaces     *ebpf.Map `ebpf:"pod_paces"`
+	PodRates     *ebpf.Map `ebpf:"pod_rates"`
+	Pods         *ebpf.Map `ebpf:"pods"`
+	PodsDial     *ebpf.Map `ebpf:"pods_dial"`
+	Served       *ebpf.Map `ebpf:"served"`
+	Services     *ebpf.Map `ebpf:"services"`
+	SharePaces   *ebpf.Map `ebpf:"share_paces"`
+	ShareRates   *ebpf.Map `ebpf:"share_rates"`
+	Slots        *ebpf.Map `ebpf:"slots"`
+	SnatAddrs    *ebpf.Map `ebpf:"snat_addrs"`
+	SockFlows    *ebpf.Map `ebpf:"sock_flows"`
+	SockPeers    *ebpf.Map `ebpf:"sock_peers"`
+	SrcRanges    *ebpf.Map `ebpf:"src_ranges"`
+	Svcs         *ebpf.Map `ebpf:"svcs"`
+	Tunnel       *ebpf.Map `ebpf:"tunnel"`
+	Turnover     *ebpf.Map `ebpf:"turnover"`
+	Watch        *ebpf.Map `ebpf:"watch"`
+	Watched      *ebpf.Map `ebpf:"watched"`
+	Ways         *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *TcMaps) Close() error {
@@ -246,6 +252,7 @@ func (m *TcMaps) Close() error {
 		m.Allowances,
 		m.AskedWays,
 		m.Backends,
+		m.ClusterNodes,
 		m.ConnPeers,
 		m.Counters,
 		m.Ct,
@@ -266,6 +273,7 @@ func (m *TcMaps) Close() error {
 		m.MasqSkip,
 		m.Names,
 		m.NodeAddrs,
+		m.NodeSources,
 		m.Optout,
 		m.OptoutKinds,
 		m.PodLinks,

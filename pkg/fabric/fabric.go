@@ -39,7 +39,10 @@ type Config struct {
 	CIDRs func() ([]netip.Prefix, error)
 	// MTU returns the MTU of the devices that carry the tunnel.
 	MTU func() (int, error)
-	Log *slog.Logger
+	// Settled gets the networks of other nodes' pods, and the node of each, before there are routes
+	// to them.
+	Settled func(map[netip.Prefix]string) error
+	Log     *slog.Logger
 }
 
 // Stats is the state of a Fabric.
@@ -240,6 +243,9 @@ func (f *Fabric) follow() error {
 	}
 	want := p.make(f.cfg.Store.Others())
 	f.tell(want)
+	if err := f.cfg.Settled(want.owners); err != nil {
+		return err
+	}
 	return f.apply(want)
 }
 

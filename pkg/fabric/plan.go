@@ -38,9 +38,10 @@ func (s *surroundings) near(addr netip.Addr) int {
 type plan struct {
 	routes     map[netip.Prefix]route
 	neighbours map[netip.Addr][6]byte
-	nodes      int      // reached by the routes
-	refused    []string // rejected claims, and why
-	left       []string // networks without a route, and why
+	owners     map[netip.Prefix]string // the node of each network, by routes of ours or not
+	nodes      int                     // reached by the routes
+	refused    []string                // rejected claims, and why
+	left       []string                // networks without a route, and why
 }
 
 // claim is a node's statement that a network is its pods'.
@@ -65,7 +66,7 @@ type planner struct {
 // one that claims a network of another node, or one that this node needs to reach any of them, does
 // not get it. A node that has its route already keeps it.
 func (p *planner) make(others []*model.Node) *plan {
-	made := &plan{routes: map[netip.Prefix]route{}, neighbours: map[netip.Addr][6]byte{}}
+	made := &plan{routes: map[netip.Prefix]route{}, neighbours: map[netip.Addr][6]byte{}, owners: map[netip.Prefix]string{}}
 	for _, cidr := range p.own {
 		made.routes[cidr] = route{to: cidr}
 	}
@@ -88,6 +89,7 @@ func (p *planner) make(others []*model.Node) *plan {
 	}
 	nodes := map[string]bool{}
 	for _, c := range p.settle(claims, made) {
+		made.owners[c.cidr] = c.node.Name
 		if c.why != "" {
 			made.left = append(made.left, fmt.Sprintf("%s of node %s: %s", c.cidr, c.node.Name, c.why))
 			continue

@@ -50,6 +50,8 @@ type Maps struct {
 	PodRates, PodPaces  *ebpf.Map
 	ShareRates          *ebpf.Map
 	SharePaces          *ebpf.Map
+	ClusterNodes        *ebpf.Map
+	NodeSources         *ebpf.Map
 	Tunnel              *ebpf.Map
 	Former              *ebpf.Map
 
@@ -139,6 +141,10 @@ func (m *Maps) fields() []field {
 		{Info{Name: "pods", Row: "address -> interface, both hardware addresses, proxy, whether it has BBR", WrittenBy: "podnet", ReadBy: "sock, tc, pod"}, &m.Pods, nil},
 		{Info{Name: "pods_dial", Row: "0 -> who has sent packets to a service: a pod, the node", WrittenBy: "tc, pod", ReadBy: "tc, pod"}, &m.PodsDial, nil},
 		{Info{Name: "masq_skip", Row: "prefix -> 1, if pods are known there", WrittenBy: "podnet", ReadBy: "tc, pod"}, &m.MasqSkip, nil},
+		{Info{Name: "cluster_nodes", Row: "address -> hash of its node's name, the node's number, whether it is this one", WrittenBy: "nodes", ReadBy: "nodes"},
+			&m.ClusterNodes, nil},
+		{Info{Name: "node_sources", Row: "prefix -> the same, of the node that such sources belong behind", WrittenBy: "nodes", ReadBy: "nodes"},
+			&m.NodeSources, nil},
 		{Info{Name: "pod_links", Row: "interface -> hardware address of its pod, flags, proxy", WrittenBy: "podnet", ReadBy: "pod"}, &m.PodLinks, nil},
 		{Info{Name: "pod_rates", Row: "interface -> bytes a second that its pod may send and get, what it shares, class", WrittenBy: "podnet", ReadBy: "tc, pod"},
 			&m.PodRates, nil},

@@ -112,11 +112,7 @@ func (m *Maps) SetPods(want []Pod) (changed int, err error) {
 func (m *Maps) SetNative(want []netip.Prefix) (changed int, err error) {
 	rows := make(map[bpf.MapsPrefixKey]uint32, len(want))
 	for _, p := range want {
-		bits := p.Bits()
-		if p.Addr().Is4() {
-			bits += 96
-		}
-		rows[bpf.MapsPrefixKey{PrefixLen: uint32(bits), Addr: AddrOf(p.Masked().Addr())}] = 1
+		rows[prefixKey(p)] = 1
 	}
 	changed, err = putPrefixes(m.MasqSkip, rows)
 	if err == nil {
@@ -128,6 +124,22 @@ func (m *Maps) SetNative(want []netip.Prefix) (changed int, err error) {
 		return changed, fmt.Errorf("write the prefixes that are not masqueraded: %w", err)
 	}
 	return changed, nil
+}
+
+func prefixKey(p netip.Prefix) bpf.MapsPrefixKey {
+	bits := p.Bits()
+	if p.Addr().Is4() {
+		bits += 96
+	}
+	return bpf.MapsPrefixKey{PrefixLen: uint32(bits), Addr: AddrOf(p.Masked().Addr())}
+}
+
+func prefixOf(key bpf.MapsPrefixKey) netip.Prefix {
+	addr, bits := NetipOf(key.Addr), int(key.PrefixLen)
+	if addr.Is4() {
+		bits -= 96
+	}
+	return netip.PrefixFrom(addr, bits)
 }
 
 // PodRows returns the pods according to the maps, one for each device, and one for each address
@@ -176,11 +188,7 @@ func NativeRows(m *ebpf.Map) ([]netip.Prefix, error) {
 	var one uint32
 	rows := m.Iterate()
 	for rows.Next(&key, &one) {
-		addr, bits := NetipOf(key.Addr), int(key.PrefixLen)
-		if addr.Is4() {
-			bits -= 96
-		}
-		list = append(list, netip.PrefixFrom(addr, bits))
+		list = append(list, prefixOf(key))
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read the prefixes that are not masqueraded: %w", err)
@@ -190,10 +198,10 @@ func NativeRows(m *ebpf.Map) ([]netip.Prefix, error) {
 }
 
 // putPrefixes is putRows for a trie, where a lookup might find a wider prefix than the key's.
-func putPrefixes(m *ebpf.Map, want map[bpf.MapsPrefixKey]uint32) (changed int, err error) {
-	have := map[bpf.MapsPrefixKey]uint32{}
+func putPrefixes[V comparable](m *ebpf.Map, want map[bpf.MapsPrefixKey]V) (changed int, err error) {
+	have := map[bpf.MapsPrefixKey]V{}
 	var key bpf.MapsPrefixKey
-	var row uint32
+	var row V
 	rows := m.Iterate()
 	for rows.Next(&key, &row) {
 		have[key] = row

@@ -41,18 +41,19 @@ type Store struct {
 	local      map[netip.Addr]struct{}          // addresses of this node's interfaces
 	moved      uint64                           // counts changes of node addresses and pod CIDRs
 
-	self   string // name of this node
-	dirty  map[Key]struct{}
-	wake   chan struct{}
-	pod    chan struct{} // signalled when pods or namespaces change
-	short  chan struct{} // signalled when pods, namespaces, acceleration policies or the rate of this node change
-	traits chan struct{} // signalled when what Unchecked, Proxy or Rates return may have changed
-	node   chan struct{} // signalled when this node changes
-	inside chan struct{} // signalled when addresses inside the cluster change
-	others chan struct{} // likewise, for the reader that maintains routes to other nodes
-	synced [objects]bool
-	ready  chan struct{} // closed once all are synced
-	listed bool          // all policies were delivered
+	self    string // name of this node
+	dirty   map[Key]struct{}
+	wake    chan struct{}
+	pod     chan struct{} // signalled when pods or namespaces change
+	short   chan struct{} // signalled when pods, namespaces, acceleration policies or the rate of this node change
+	traits  chan struct{} // signalled when what Unchecked, Proxy or Rates return may have changed
+	node    chan struct{} // signalled when this node changes
+	inside  chan struct{} // signalled when addresses inside the cluster change
+	others  chan struct{} // likewise, for the reader that maintains routes to other nodes
+	cluster chan struct{} // likewise, for the reader that tells the programs who is a node
+	synced  [objects]bool
+	ready   chan struct{} // closed once all are synced
+	listed  bool          // all policies were delivered
 
 	waiting waiting
 }
@@ -84,6 +85,7 @@ func NewStore(self string) *Store {
 		node:       make(chan struct{}, 1),
 		inside:     make(chan struct{}, 1),
 		others:     make(chan struct{}, 1),
+		cluster:    make(chan struct{}, 1),
 		ready:      make(chan struct{}),
 	}
 }
@@ -111,6 +113,9 @@ func (s *Store) InsideChanged() <-chan struct{} { return s.inside }
 // NodesChanged is signalled whenever the addresses or pod CIDRs of a node change. It has one
 // reader.
 func (s *Store) NodesChanged() <-chan struct{} { return s.others }
+
+// ClusterChanged is signalled likewise, for another reader.
+func (s *Store) ClusterChanged() <-chan struct{} { return s.cluster }
 
 // Synced is closed once every kind of object was delivered completely at least once. Until then
 // nothing may be deleted.

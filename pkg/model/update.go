@@ -261,6 +261,7 @@ func (s *Store) nodeChanged(was, is *Node) {
 		s.moved++
 		signal(s.inside)
 		signal(s.others)
+		signal(s.cluster)
 		signal(s.wake)
 	}
 }

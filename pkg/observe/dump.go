@@ -15,7 +15,7 @@ import (
 
 // DumpNames lists the maps that Dump can show.
 func DumpNames() []string {
-	return []string{"svcs", "services", "slots", "backends", "names", "src_ranges", "optout", "pods", "masq_skip", "counters"}
+	return []string{"svcs", "services", "slots", "backends", "names", "src_ranges", "optout", "pods", "masq_skip", "cluster_nodes", "node_sources", "counters"}
 }
 
 // Dump writes the rows of one map as text, sorted, with indexes and what they stand for. It leaves
@@ -24,7 +24,7 @@ func Dump(w io.Writer, s *Snapshot, mapName string) error {
 	dump, ok := map[string]func(io.Writer, *Snapshot){
 		"svcs": dumpSvcs, "services": dumpServices, "slots": dumpSlots, "backends": dumpBackends, "names": dumpNames,
 		"src_ranges": dumpRanges,
-		"optout":     dumpOptout, "pods": dumpPods, "masq_skip": dumpNative, "counters": dumpCounters,
+		"optout":     dumpOptout, "pods": dumpPods, "masq_skip": dumpNative, "cluster_nodes": dumpClusterNodes, "node_sources": dumpNodeSources, "counters": dumpCounters,
 	}[mapName]
 	if !ok {
 		return fmt.Errorf("dump map %q: unknown map; use one of %s", mapName, strings.Join(DumpNames(), ", "))

@@ -55,6 +55,10 @@ func TestDump(t *testing.T) {
 		{Interface: 10, MAC: "02:00:00:00:00:0a", Proxy: maps.Proxy{Asked: true}, BBR: true},
 	}
 	s.Native = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd01::/48")}
+	s.Cluster.Nodes = map[netip.Addr]maps.ClusterNode{
+		netip.MustParseAddr("192.0.2.1"): {Name: 5, Number: 1, Self: true}, netip.MustParseAddr("2001:db8::2"): {Name: 6, Number: 2},
+	}
+	s.Cluster.Sources = map[netip.Prefix]maps.ClusterNode{netip.MustParsePrefix("10.1.0.0/24"): {Number: 1}, netip.MustParsePrefix("fd01::/64"): {Number: 2}}
 	for _, name := range DumpNames() {
 		var out bytes.Buffer
 		if err := Dump(&out, s, name); err != nil {

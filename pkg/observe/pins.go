@@ -44,6 +44,9 @@ func Read(dir string) (pinned *Pinned, err error) {
 	if s.Native, err = maps.NativeRows(m.MasqSkip); err != nil {
 		return nil, err
 	}
+	if s.Cluster, err = maps.ClusterRows(m.ClusterNodes, m.NodeSources); err != nil {
+		return nil, err
+	}
 	list, err := mapStatuses(m, s, dir)
 	if err != nil {
 		return nil, err
@@ -98,7 +101,8 @@ func mapStatuses(m *maps.Maps, s *Snapshot, dir string) ([]MapStatus, error) {
 // entries counts the rows in use of the maps that a snapshot covers.
 func (s *Snapshot) entries() map[string]int {
 	n := map[string]int{"svcs": len(s.Dangling), "services": len(s.Services), "slots": 0, "backends": 0, "names": 0,
-		"optout": len(s.Optouts), "src_ranges": len(s.Ranges()), "pods": 0, "masq_skip": len(s.Native)}
+		"optout": len(s.Optouts), "src_ranges": len(s.Ranges()), "pods": 0, "masq_skip": len(s.Native),
+		"cluster_nodes": len(s.Cluster.Nodes), "node_sources": len(s.Cluster.Sources)}
 	for i := range s.Pods {
 		n["pods"] += len(s.Pods[i].Addresses)
 	}

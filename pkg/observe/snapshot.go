@@ -49,6 +49,8 @@ type Snapshot struct {
 	Pods     []LocalPod    `json:"pods,omitempty"`
 	// Native lists the networks to which pods send under their own addresses.
 	Native []netip.Prefix `json:"native,omitempty"`
+	// Cluster has the nodes of the cluster and the sources that belong behind each.
+	Cluster maps.Cluster `json:"-"`
 }
 
 // Service is one BPF service: one port of one object in one family.

@@ -47,6 +47,7 @@ func rules() []rule {
 		{"pkg/congestion", []string{"pkg/bpf"}, "it probes the kernel; higher layers decide for which pods, and act on the result"},
 		{"pkg/queues", []string{"pkg/devices", "pkg/listing"}, "it gives devices queues; higher layers decide whether, and which ones get them"},
 		{"pkg/routes", nil, "it follows the kernel's routes and reports changes; higher layers decide who is told"},
+		{"pkg/nodes", []string{"pkg/maps", "pkg/model"}, "it decides which addresses and sources belong to which node, from any source, and writes two maps"},
 		{"pkg/optout", []string{"pkg/maps", "pkg/model"}, "it decides about pods from any source and writes one map"},
 		{"pkg/sockmap", []string{"pkg/bpf", "pkg/model"}, "its own maps and programs work without Services"},
 		{"pkg/bugreport", []string{"pkg/listing"}, "it writes what functions give it, and what the kernel says about the machine"},
