@@ -18,6 +18,7 @@ enum {
 	TC_DROP = 2,
 	TC_VLAN_ID = 0xfff,
 	TC_EVERY_LINK = 576, /* bytes of IPv4 */
+	TC_LOOPBACK = 1,     /* the loopback device is the first of every namespace */
 };
 
 /* The value of skb->tc_index of packets that tc_from_netdev has rewritten, so that tc_to_netdev
@@ -29,6 +30,8 @@ enum tc_way {
 	/* the stack finds the route, or fragments what exceeds the next link's MTU */
 	TC_WAY_STACK,
 	TC_WAY_ON,
+	/* the stack fragments what it would not take from where it came, see tc_send_cut */
+	TC_WAY_CUT,
 	TC_WAY_NONE, /* not at all, for a reason */
 };
 
@@ -68,6 +71,23 @@ static __always_inline bool tc_is_tagged(struct __sk_buff *skb, const struct pac
 	return p->is_tagged || (skb->vlan_present && skb->vlan_tci & TC_VLAN_ID);
 }
 
+/* Reports whether a packet is part of a datagram that routers may fragment further. */
+static __always_inline bool tc_is_part(const struct packet *p)
+{
+	return !p->is_whole && (p->is_fragment || !p->l4);
+}
+
+/* Reports whether the device takes less than that where a fragment is now. All fragments of a
+ * datagram have to go the same way: netfilter collects those that pass through the stack, and would
+ * wait for one that does not. So the size of the fragment itself does not count. */
+static __always_inline bool tc_takes_less(struct __sk_buff *skb, struct action *a)
+{
+	__u32 here = 0;
+
+	return bpf_check_mtu(skb, 0, &here, 0, 0) >= 0 && bpf_check_mtu(skb, a->to.ifindex, &a->mtu, 0, 0) >= 0 &&
+	       a->mtu < here;
+}
+
 /* Reports whether a packet exceeds a device's MTU: positive if so, zero if not, negative if there
  * is no such device. Every segment of a merged packet is checked by itself. No check is needed for
  * what every link accepts. */
@@ -79,16 +99,23 @@ static __always_inline int tc_is_too_big(struct __sk_buff *skb, struct action *a
 	return bpf_check_mtu(skb, a->to.ifindex, &a->mtu, 0, BPF_MTU_CHK_SEGS);
 }
 
-/* A leaving packet can be too big only if it goes on by another device than the kernel assumed. */
-static __always_inline enum tc_way tc_way_own(struct __sk_buff *skb, struct action *a)
+static __always_inline enum tc_way tc_way_refuse(struct action *a)
 {
-	if (!(a->to.flags & CT_NODE) || !(a->to.flags & CT_POD))
-		return TC_WAY_STACK;
-	if (!a->to.ifindex || tc_is_too_big(skb, a) <= 0 || jumbo_fits(skb, a->mtu))
-		return TC_WAY_STACK;
 	a->answer = ANSWER_TOO_BIG;
 	action_drop(a, REASON_TOO_BIG);
 	return TC_WAY_NONE;
+}
+
+/* A leaving packet can be too big only if it goes on by another device than the kernel assumed. */
+static __always_inline enum tc_way tc_way_own(struct __sk_buff *skb, const struct packet *p, struct action *a)
+{
+	if (!(a->to.flags & CT_NODE) || !(a->to.flags & CT_POD) || !a->to.ifindex)
+		return TC_WAY_STACK;
+	if (tc_is_part(p))
+		return tc_takes_less(skb, a) ? TC_WAY_CUT : TC_WAY_STACK;
+	if (tc_is_too_big(skb, a) <= 0 || jumbo_fits(skb, a->mtu))
+		return TC_WAY_STACK;
+	return p->is_whole ? tc_way_refuse(a) : TC_WAY_CUT;
 }
 
 static __always_inline enum tc_way tc_way(struct __sk_buff *skb, const struct packet *p, struct action *a,
@@ -97,22 +124,37 @@ static __always_inline enum tc_way tc_way(struct __sk_buff *skb, const struct pa
 	int too_big;
 
 	if (leaving)
-		return tc_way_own(skb, a);
+		return tc_way_own(skb, p, a);
 	if (!a->to.ifindex)
 		return TC_WAY_STACK;
 	if (p->ttl <= 1) {
 		action_expire(a);
 		return TC_WAY_NONE;
 	}
-	too_big = tc_is_too_big(skb, a);
+	too_big = tc_is_part(p) ? tc_takes_less(skb, a) : tc_is_too_big(skb, a);
 	if (too_big > 0 && jumbo_fits(skb, a->mtu))
 		return TC_WAY_ON;
-	if (too_big > 0 && (p->is_whole || skb_is_own(&a->to))) {
-		a->answer = ANSWER_TOO_BIG;
-		action_drop(a, REASON_TOO_BIG);
-		return TC_WAY_NONE;
-	}
+	if (too_big > 0 && p->is_whole)
+		return tc_way_refuse(a);
+	if (too_big > 0 && skb_is_own(&a->to))
+		return TC_WAY_CUT;
 	return too_big ? TC_WAY_STACK : TC_WAY_ON;
+}
+
+/* Leaves a packet that has an address of the node as its source to the stack, to be fragmented. From
+ * a device to the outside the stack takes no such packet. From the loopback device it does, since
+ * the agent sets accept_local there. What it then sends still has the mark that keeps it from being
+ * translated again. */
+static __always_inline int tc_send_cut(struct __sk_buff *skb)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct ethhdr *eth = data;
+
+	if ((void *)(eth + 1) > end)
+		return TC_ACT_SHOT;
+	__builtin_memset(eth, 0, 2 * ETH_ALEN); /* the address of that device */
+	skb->tc_index = TC_DONE;
+	return bpf_redirect(TC_LOOPBACK, BPF_F_INGRESS);
 }
 
 /* Sends on what the node itself sends to a service, or a local backend's reply to it. If the
@@ -137,6 +179,8 @@ static __noinline int tc_send_own(struct __sk_buff *skb, const struct ct_entry *
 /* Sends on a packet that was rewritten. The kernel resolves a neighbor that is not known. */
 static __always_inline int tc_send(struct __sk_buff *skb, const struct ct_entry *to, enum tc_way way, bool leaving)
 {
+	if (way == TC_WAY_CUT)
+		return tc_send_cut(skb);
 	if (leaving)
 		return to->flags & CT_NODE ? tc_send_own(skb, to) : TC_NEXT;
 	skb->tc_index = TC_DONE;

@@ -169,6 +169,9 @@ func (d *Datapath) syncDevices() error {
 		sync = d.hooks.Run // the pods are not known yet, so keep what an earlier process attached to theirs
 	}
 	between, err := d.between()
+	if len(list) > 0 && d.servesDevices() {
+		err = errors.Join(err, setAcceptLocal(true))
+	}
 	err = errors.Join(err, d.maps.SetLinkAddrs(macs), sync(slices.Concat(between, d.podDevices(), list), d.outside.programs))
 	served := map[uint32]bool{}
 	for _, s := range d.hooks.States() {

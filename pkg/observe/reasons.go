@@ -202,9 +202,8 @@ func reasonsOfFlows() []Reason {
 		{
 			Word: "too-big", Stops: true,
 			What: "The packet is dropped, and ICMP tells its sender how much the next link takes.",
-			Cause: "The path to the backend has a smaller MTU than the path here, and the packet may not be fragmented, or has this node's " +
-				"address by then, in which case the kernel would not take it from outside to fragment it. This is how senders find the MTU of " +
-				"a path, once for each.",
+			Cause: "The path to the backend has a smaller MTU than the path here, and the packet may not be fragmented: it is IPv6, has the " +
+				"don't-fragment flag, or would be forwarded with `--dsr`. This is how senders find the MTU of a path, once for each.",
 			Cure: "Nothing, unless it goes on: then something between here and the sender drops ICMP, or the sender ignores it. Let ICMP pass, " +
 				"or give both links the same MTU.",
 		},

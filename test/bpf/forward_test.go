@@ -1,6 +1,9 @@
 package bpf
 
 import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -165,11 +168,13 @@ func TestRouteChanges(t *testing.T) {
 }
 
 // A packet too large for a link is dropped and counted, unless it may be fragmented: then the stack
-// does that, if the packet does not have this node's address by then.
+// does that, whether or not the packet has this node's address by then.
 func TestLinkTakesLess(t *testing.T) {
 	eachSite(t, func(t *testing.T, s *site, f family) {
 		outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
 		inside.setMTU(t, 1400)
+		snatAddr := netip.MustParseAddr(host(f.snat)) // a source that the stack takes from no other host
+		rig.Address(t, s.netns, "outside", netip.PrefixFrom(snatAddr, snatAddr.BitLen()).String())
 		s.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", false)
 		outside.reach(t, f.client, true)
 		inside.reach(t, f.pod, true)
@@ -184,19 +189,18 @@ func TestLinkTakesLess(t *testing.T) {
 		outside.send(t, packet{from: client, to: vip, proto: udp, whole: true})
 		inside.want(t, packet{from: snat, to: pod, proto: udp, whole: true, ttl: 63})
 		outside.send(t, packet{from: client, to: vip, proto: udp, payload: 1401 - headers})
-		if n := s.countedAt(t, "tc", "too-big"); n != before+3 {
-			t.Errorf("%d packets are counted as too big, want 3", n-before)
-		}
-		if f.any == "[::]" {
+		if f.any == "[::]" { // no router fragments IPv6
+			s.inTime(t, "a packet too big", func() bool { return s.countedAt(t, "tc", "too-big") == before+3 })
 			return
+		}
+		whole := packet{from: snat, to: pod, proto: udp, payload: 1401 - headers, ttl: 63}
+		inside.wantPieces(t, whole, 1396, 25)
+		if n := s.countedAt(t, "tc", "too-big"); n != before+2 {
+			t.Errorf("%d packets are counted as too big, want 2", n-before)
 		}
 		s.service(t, f.any+":30054", udp, maps.NodePort, f.pod+":54", true)
 		outside.send(t, packet{from: client, to: f.node + ":30054", proto: udp, payload: 1401 - headers})
-		for _, want := range []int{1396 + 14, 25 + 14} {
-			if frame := inside.next(t, readTimeout); len(frame) != want {
-				t.Fatalf("a piece has %d bytes, want %d: %x", len(frame), want, frame)
-			}
-		}
+		inside.wantPieces(t, packet{from: client, to: f.pod + ":54", proto: udp, payload: 1401 - headers, ttl: 63}, 1396, 25)
 	})
 }
 
@@ -242,4 +246,31 @@ func TestStackFindsPods(t *testing.T) {
 			t.Errorf("the row of a pod here has a way of its own: %+v, %v", row, err)
 		}
 	})
+}
+
+// wantPieces fails unless an IPv4 packet comes out in pieces of these lengths, headers included. A
+// source port of zero stands for any.
+func (w *wire) wantPieces(t *testing.T, p packet, lengths ...int) {
+	t.Helper()
+	var content []byte
+	for i, length := range lengths {
+		frame := w.next(t, readTimeout)
+		if len(frame) != 14+length {
+			t.Fatalf("piece %d has %d bytes, want %d: %x; counted: %v", i, len(frame), 14+length, frame, w.site.reasons(t))
+		}
+		if i == 0 && strings.HasSuffix(p.from, ":0") {
+			p.from = strings.TrimSuffix(p.from, "0") + portOf(frame, w.site.f)
+		}
+		flags := binary.BigEndian.Uint16(frame[14+6:])
+		if int(flags&0x1fff)*8 != len(content) || (flags&0x2000 == 0) != (i == len(lengths)-1) {
+			t.Errorf("piece %d begins at %d, more: %t", i, int(flags&0x1fff)*8, flags&0x2000 != 0)
+		}
+		if want := p.bytes()[14+8 : 14+20]; frame[14+8] != want[0] || !bytes.Equal(frame[14+12:14+20], want[4:]) {
+			t.Errorf("piece %d has hop limit %d and addresses %x, want %d and %x", i, frame[14+8], frame[14+12:14+20], want[0], want[4:])
+		}
+		content = append(content, frame[14+20:]...)
+	}
+	if want := p.bytes()[14+20:]; !bytes.Equal(content, want) {
+		t.Errorf("the pieces make up %x, want %x", content, want)
+	}
 }

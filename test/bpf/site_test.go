@@ -50,7 +50,7 @@ func newSite(t *testing.T, f family, config bpf.MapsPacketConfig, on ...hook) *s
 		stdmaps.Copy(s.programs, s.ground.programs(t, more))
 	}
 	s.node = handleOf(t, s.netns)
-	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
+	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "net/ipv4/conf/lo/accept_local"} {
 		if err := s.netns.SetSysctl(name, "1"); err != nil {
 			t.Fatal(err)
 		}

@@ -24,6 +24,8 @@ func classes() []class {
 		{"established, way asked for", "", 1000},
 		{"established", ", expired, told", 300},
 		{"established", ", too big, told", 50},
+		{"established", ", to be cut up on lo", 5},
+		{"fragment", ", to be cut up on lo", 5},
 		{"established, torn", "", 300},
 		{"established now", "", 10000},
 		{"no room", "", 50},

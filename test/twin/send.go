@@ -60,13 +60,13 @@ func (s *step) way(frame []byte, row *Row, path string) Reason {
 		s.drop(TTL, path+", expired")
 		return TTL
 	}
-	if len(s.frame) > 14+everyLink && len(s.frame) > 14+s.MTU[row.Way.Device] {
-		if _, own := s.Addresses[row.Source.Addr()]; !s.whole && !own {
-			s.out.Path += ", to be cut up"
-			return ""
+	if s.tooBig(row) {
+		if s.whole {
+			s.drop(TooBig, path+", too big")
+			return TooBig
 		}
-		s.drop(TooBig, path+", too big")
-		return TooBig
+		s.cutUp(frame, row)
+		return ""
 	}
 	s.out.Verdict, s.out.Device = Out, row.Way.Device
 	copy(frame, row.Way.Dest[:])
@@ -81,6 +81,27 @@ func (s *step) way(frame []byte, row *Row, path string) Reason {
 		s.out.Path += ", on"
 	}
 	return ""
+}
+
+// tooBig reports whether a packet does not fit the link that it goes on by. All parts of a datagram
+// go the same way, whatever their size.
+func (s *step) tooBig(row *Row) bool {
+	link := s.MTU[row.Way.Device]
+	if !s.whole && (s.first || s.content == fragment) {
+		return link < s.MTU[s.device]
+	}
+	return len(s.frame) > 14+everyLink && len(s.frame) > 14+link
+}
+
+// cutUp leaves a packet to the stack, which fragments it. It takes none from another host with an
+// address of this node; such a packet comes in by the loopback device once more.
+func (s *step) cutUp(frame []byte, row *Row) {
+	s.out.Path += ", to be cut up"
+	if _, own := s.Addresses[row.Source.Addr()]; own {
+		s.out.Path += " on lo"
+		s.out.Verdict = Out
+		clear(frame[:12])
+	}
 }
 
 // countHop decrements the TTL or hop limit.

@@ -1,0 +1,36 @@
+package datapath
+
+import (
+	"fmt"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	loopbackIndex = 1 // in every network namespace
+
+	inetConf           = 1  // IFLA_INET_CONF
+	devconfAcceptLocal = 23 // accept_local in the kernel's enumeration of a device's settings
+)
+
+// setAcceptLocal says whether the stack takes packets from the loopback device whose source is an
+// address of this node (net.ipv4.conf.lo.accept_local). The packet programs send those there that
+// need fragmentation. No other host can send packets by that device, and what this node itself
+// sends by it has its route already, so nothing else changes. An agent in an unprivileged container
+// cannot write below /proc/sys, hence netlink.
+func setAcceptLocal(accept bool) error {
+	inet := nl.NewRtAttr(unix.AF_INET, nil)
+	inet.AddRtAttr(inetConf, nil).AddRtAttr(devconfAcceptLocal, nl.Uint32Attr(uint32(flag(accept))))
+	families := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	families.AddChild(inet)
+	message := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	message.Index = loopbackIndex
+	request := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
+	request.AddData(message)
+	request.AddData(families)
+	if _, err := request.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+		return fmt.Errorf("set net.ipv4.conf.lo.accept_local: %w", err)
+	}
+	return nil
+}
