@@ -90,14 +90,15 @@ test-bpf: ## test the packet programs, packet by packet (root)
 	$(GO) test -count=1 -timeout 20m ./test/bpf/...
 
 .PHONY: test-twin
-test-twin: ## test the packet programs against a model of them, with 2*10^6 random packets (root)
+test-twin: ## test the packet programs against a model of them, with 2*10^6 random packets, and honest packets against 10^6 of attackers (root)
 	$(GO) test -count=1 -timeout 20m ./test/twin -packets 1000000
 
 PACKETS := 100000000
 
 .PHONY: fuzz
 fuzz: ## the same with more packets, from another seed: PACKETS, SEED (root); failures go to _output/twin
-	$(GO) test -count=1 -timeout 0 -v ./test/twin -run TestTwin -packets $$(($(PACKETS) / 2)) -from $(or $(SEED),$(shell date +%s))
+	$(GO) test -count=1 -timeout 0 -v ./test/twin -run '^TestTwin$$' -packets $$(($(PACKETS) / 2)) -from $(or $(SEED),$(shell date +%s))
+	$(GO) test -count=1 -timeout 0 -v ./test/twin -run '^TestNoninterference$$' -packets $(PACKETS) -from $(or $(SEED),$(shell date +%s))
 
 .PHONY: test-golden
 test-golden: ## test the path from manifests to maps

@@ -55,12 +55,27 @@ type world struct {
 // newWorld loads the programs.
 func newWorld(t *testing.T, hook string) *world {
 	t.Helper()
+	return newWorldOf(t, hook, openRows, bpf.MapsPacketConfig{SnatFirst: firstPort, SnatLast: lastPort})
+}
+
+// newWorldOf is newWorld with room for that many established flows, and with these settings.
+func newWorldOf(t *testing.T, hook string, rows uint32, config bpf.MapsPacketConfig) *world {
+	t.Helper()
+	w := loadWorld(t, hook, rows, config)
+	w.netns = rig.NewNetns(t, hook)
+	w.connect(t)
+	return w
+}
+
+// loadWorld loads the programs, without devices yet.
+func loadWorld(t *testing.T, hook string, rows uint32, config bpf.MapsPacketConfig) *world {
+	t.Helper()
 	rig.Root(t)
 	m, err := maps.Create(maps.Sizes{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	small := replaceCt(t, m)
+	small := replaceCt(t, m, rows)
 	tables, err := m.Tables()
 	if err != nil {
 		t.Fatal(err)
@@ -70,28 +85,27 @@ func newWorld(t *testing.T, hook string) *world {
 			t.Error(err)
 		}
 	})
-	w := &world{hook: hook, maps: m, tables: tables, netns: rig.NewNetns(t, hook), programs: map[string]*ebpf.Program{},
+	w := &world{hook: hook, maps: m, tables: tables, programs: map[string]*ebpf.Program{},
 		devices: map[int]device{}, pods: map[int]device{}, routes: map[netip.Addr]Way{}, silent: true, cpus: ebpf.MustPossibleCPU()}
 	w.readClock(t)
-	config := bpf.MapsPacketConfig{SnatFirst: firstPort, SnatLast: lastPort, TickShift: w.shift, HashKey2: 1 << 63, HashKey4: 12345}
+	config.TickShift, config.HashKey2, config.HashKey4 = w.shift, 1<<63, 12345
 	w.load(t, bpf.LoadTc, config)
 	w.load(t, bpf.LoadXdp, config)
 	w.load(t, bpf.LoadPod, config)
 	config.Bypass = 1
 	w.load(t, bpf.LoadPod, config)
-	w.connect(t)
 	w.indexCounters(t)
 	return w
 }
 
 // replaceCt gives m a map of established flows that fills up soon.
-func replaceCt(t *testing.T, m *maps.Maps) error {
+func replaceCt(t *testing.T, m *maps.Maps, rows uint32) error {
 	t.Helper()
 	specs, err := bpf.LoadMaps()
 	if err != nil {
 		t.Fatal(err)
 	}
-	specs.Maps["ct"].MaxEntries = openRows
+	specs.Maps["ct"].MaxEntries = rows
 	small, err := ebpf.NewMap(specs.Maps["ct"])
 	if err != nil {
 		t.Fatal(err)
@@ -180,17 +194,26 @@ func (w *world) connect(t *testing.T) {
 
 func (w *world) connectPods(t *testing.T, far *rig.Netns) {
 	t.Helper()
+	for _, id := range podAddrs() {
+		if _, ok := w.pods[id]; !ok {
+			w.pods[id] = w.link(t, far, fmt.Sprintf("pod%d", id), device{mac: MAC{2, 0, 0, 0, byte(id), 1}, peer: MAC{2, 0, 0, 0, byte(id), 2}, mtu: 1500 - 50*(id-firstPod)})
+		}
+	}
+	w.registerPods(t)
+}
+
+// registerPods tells the programs about the pods.
+func (w *world) registerPods(t *testing.T) {
+	t.Helper()
 	pods := map[int]*maps.Pod{}
 	for addr, id := range podAddrs() {
 		if pods[id] == nil {
-			pods[id] = &maps.Pod{}
+			pods[id] = &maps.Pod{Index: uint32(w.pods[id].index), MAC: w.pods[id].peer, HostMAC: w.pods[id].mac}
 		}
 		pods[id].Addrs = append(pods[id].Addrs, addr)
 	}
 	var list []maps.Pod
-	for id, pod := range pods {
-		w.pods[id] = w.link(t, far, fmt.Sprintf("pod%d", id), device{mac: MAC{2, 0, 0, 0, byte(id), 1}, peer: MAC{2, 0, 0, 0, byte(id), 2}, mtu: 1500 - 50*(id-firstPod)})
-		pod.Index, pod.MAC, pod.HostMAC = uint32(w.pods[id].index), w.pods[id].peer, w.pods[id].mac
+	for _, pod := range pods {
 		list = append(list, *pod)
 	}
 	if _, err := w.maps.SetPods(list); err != nil {

@@ -1,0 +1,229 @@
+package twin
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// end is who gets a frame that has passed the node: a pod, a host behind a device, or nobody.
+type end struct {
+	pod, device int
+	node        bool // the node itself
+	frame       []byte
+}
+
+// pass has a frame pass the node: from a pod's device or another one, through the programs and the
+// stack between, to the device by which it leaves, or to a pod.
+func (w *world) journey(frame []byte, from end, mark uint32) (end, error) {
+	var r result
+	var err error
+	if from.pod > 0 {
+		r, err = w.runTCMarked("tc_from_pod"+pastStack, frame, w.pods[from.pod], mark)
+	} else {
+		r, err = w.receive(frame, from.device)
+	}
+	if err != nil || r.verdict == Drop {
+		return end{}, err
+	}
+	if r.verdict == Out {
+		return w.redirected(frame, r, from)
+	}
+	return w.routed(r.data, from)
+}
+
+// redirected returns where a frame goes that a program sent on by itself.
+func (w *world) redirected(frame []byte, r result, from end) (end, error) {
+	for id, d := range w.pods {
+		if len(r.data) >= 6 && MAC(r.data[:6]) == d.peer {
+			return w.enter(r.data, id)
+		}
+	}
+	to := end{device: from.device, frame: r.data}
+	for id, d := range w.devices {
+		if MAC(r.data[:6]) == d.peer {
+			to.device = id
+		}
+	}
+	if way, ok := routes()[read(r.data).flow.Dest.Addr()]; ok && to.device == 0 {
+		to.device = way.Device // a neighbor that the kernel resolves
+	}
+	if before, after := read(frame), read(r.data); from.pod > 0 && before.flow == after.flow && to.device > 0 {
+		return w.left(r.data, to.device, from) // nothing has been translated yet
+	}
+	return to, nil
+}
+
+// routed returns where the stack sends a frame.
+func (w *world) routed(frame []byte, from end) (end, error) {
+	to := read(frame).flow.Dest.Addr()
+	if id, ok := podAddrs()[to]; ok {
+		return w.enter(frame, id)
+	}
+	way, ok := routes()[to]
+	if !ok || way.Device == 0 {
+		return end{node: true, frame: frame}, nil // or nobody
+	}
+	return w.left(frame, way.Device, from)
+}
+
+// left returns what leaves by a device.
+func (w *world) left(frame []byte, device int, from end) (end, error) {
+	if tooShort(frame) {
+		return end{device: device, frame: frame}, nil
+	}
+	by := w.devices[from.device].index
+	if from.pod > 0 {
+		by = w.pods[from.pod].index
+	}
+	code, data, err := w.run("tc_to_netdev", frame, []uint32{9: uint32(by), 10: uint32(w.devices[device].index)})
+	if err != nil || code == tcDrop {
+		return end{}, err
+	}
+	return end{device: device, frame: data}, nil
+}
+
+// enter returns what a pod gets.
+func (w *world) enter(frame []byte, pod int) (end, error) {
+	r, err := w.runTC("tc_to_pod"+pastStack, frame, w.pods[pod])
+	if err != nil || r.verdict == Drop {
+		return end{}, err
+	}
+	return end{pod: pod, frame: r.data}, nil
+}
+
+func (w *world) runTCMarked(name string, frame []byte, d device, mark uint32) (result, error) {
+	if tooShort(frame) {
+		return result{verdict: Stack, data: frame}, nil
+	}
+	code, data, err := w.run(name, frame, []uint32{2: mark, 8: mark, 10: uint32(d.index)})
+	return result{verdict: map[uint32]Verdict{tcNext: Stack, tcDrop: Drop, tcRedirect: Out}[code], data: data}, err
+}
+
+// session is a connection between honest ends, or an exchange of datagrams. Its client dials a
+// frontend, or a server's own address. Each call of step sends one packet.
+type session struct {
+	id     int
+	client netip.AddrPort
+	front  netip.AddrPort
+	proto  uint8
+	at     end       // where the client is
+	server end       // where the first packet went
+	seen   Flow      // what the server sees
+	next   [2]uint32 // the next sequence number of client and server
+	stage  int
+	dead   bool
+}
+
+// script is what is sent one after another: by the client, or by the server.
+type line struct {
+	reply bool
+	flags byte
+	size  int
+}
+
+func scripts() map[uint8][]line {
+	stream := []line{{flags: SYN}, {true, SYN | ACK, 0}, {flags: ACK}, {false, ACK, 40}, {true, ACK, 90}, {false, ACK, 7}, {true, ACK, 9},
+		{false, ACK, 70}, {true, ACK, 300}, {false, FIN | ACK, 0}, {true, FIN | ACK, 0}, {flags: ACK}}
+	return map[uint8][]line{
+		protoTCP: stream, protoSCTP: stream,
+		protoUDP: {{size: 30}, {true, 0, 60}, {size: 31}, {true, 0, 61}, {size: 32}, {true, 0, 62}},
+	}
+}
+
+// over reports whether a session has nothing more to send.
+func (s *session) over() bool { return s.dead || s.stage >= len(scripts()[s.proto]) }
+
+// step sends the next packet of the session, and returns what its receiver sees.
+func (s *session) step(w *world) (string, error) {
+	l := scripts()[s.proto][s.stage]
+	d := draft{ttl: 64, whole: true, proto: s.proto, flags: l.flags, payload: make([]byte, l.size), seq: s.next[0], ack: s.next[1]}
+	for i := range d.payload {
+		d.payload[i] = byte(s.id + s.stage + i)
+	}
+	d.from, d.to = s.client, s.front
+	from := s.at
+	if l.reply {
+		d.from, d.to, d.seq, d.ack = s.seen.Dest, s.seen.Source, s.next[1], s.next[0]
+		from = s.server
+	}
+	if s.proto == protoSCTP { // the tag of the receiver, and the one that is requested
+		d.seq, d.ack = uint32(s.id)*2+1, map[bool]uint32{true: 0, false: uint32(s.id)*2 + 1}[s.stage == 0]
+	} else if l.flags&ACK == 0 {
+		d.ack = 0
+	}
+	who := 0
+	if l.reply {
+		who = 1
+	}
+	if s.next[who] += uint32(l.size); l.flags&(SYN|FIN) != 0 {
+		s.next[who]++
+	}
+	w.address(&d, from)
+	to, err := w.journey(d.bytes(), from, 0)
+	if err != nil {
+		return "", err
+	}
+	if to.frame == nil {
+		s.dead = true
+		return "nothing", nil
+	}
+	got := read(to.frame)
+	if s.stage == 0 {
+		s.server, s.seen = end{pod: to.pod, device: to.device}, got.flow
+	}
+	s.stage++
+	return fmt.Sprintf("at pod %d or device %d: %x", to.pod, to.device, w.canonical(to.frame)), nil
+}
+
+// address writes the link's addresses into a frame that enters the node.
+func (w *world) address(d *draft, from end) {
+	at := w.devices[from.device]
+	if from.pod > 0 {
+		at = w.pods[from.pod]
+	}
+	d.dest, d.source = at.mac, at.peer
+}
+
+// canonical returns a frame without what the programs may choose: the port that the node lends.
+func (w *world) canonical(frame []byte) []byte {
+	p := read(frame)
+	if p.content != ported {
+		return frame
+	}
+	frame = slices.Clone(frame)
+	lent := func(at netip.AddrPort) bool {
+		return (at.Addr() == pools()[true].snat || at.Addr() == pools()[false].snat) && at.Port() >= lentFirst && at.Port() <= lentLast
+	}
+	if lent(p.flow.Source) && sound(frame) {
+		binary.BigEndian.PutUint16(frame[p.l4:], 0)
+		switch at := p.l4 + map[uint8]int{protoTCP: 16, protoUDP: 6, protoSCTP: 8}[p.flow.Proto]; p.flow.Proto {
+		case protoSCTP:
+			clear(frame[at : at+4])
+		default:
+			clear(frame[at : at+2])
+		}
+	}
+	return frame
+}
+
+// idle is what the agent does while nobody sends anything for a minute: it forgets flows that one
+// end has reset, or both have closed.
+func (w *world) idle() error {
+	var gone []maps.Flow
+	err := maps.EachFlow(w.maps.Ct, &w.buffer, func(keys []maps.Flow, rows []maps.FlowRow) error {
+		for i := range keys {
+			if rows[i].State == maps.FlowReset {
+				gone = append(gone, keys[i], maps.BackOf(keys[i], &rows[i]))
+			}
+		}
+		return nil
+	})
+	for i := range gone {
+		_ = w.maps.Ct.Delete(&gone[i]) // both directions may be in the list
+	}
+	return err
+}

@@ -1,0 +1,322 @@
+package twin
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"fairlead.io/fairlead/pkg/bpf"
+)
+
+// What honest ends see must not depend on who else sends packets. The test below has honest ends
+// converse over one node, by the real programs: clients outside and pods, by services of every kind
+// and by addresses of their own, with backends on the node and on others. Then they do the same
+// again with an attacker's packets in between, and each must get the same packets, through the same
+// devices, but for the ports that the node lends. Nobody may get a packet that its sender did not
+// send, nor may a node's tunnel.
+//
+// It sees what packets do to the rows of flows, fragments and affinity; what comes out of
+// encapsulations; ports and rows that are used up. It does not see what the stack does with a packet
+// (a tunnel's device is only a port here), fields of the socket buffer that a test run cannot set
+// (tc_index, queue_mapping), sockets and their programs, races between CPUs, the agent's servers,
+// and objects of the API: the services here are what somebody has allowed. Nor does it time
+// anything: nobody waits, so exhaustion shows only as a packet that does not arrive. What a packet
+// says of an address from which its network lets anybody send is believed by everybody, and no
+// finding.
+//
+// The size of an episode: packets of honest ends, and of the attacker before each of them.
+const (
+	honestSteps = 250
+	strikesEach = 8
+)
+
+// interfering is the world in which honest ends and an attacker use the same node.
+type interfering struct {
+	*world
+	other   *world // another node, of which only its pod's device matters
+	seed    uint64
+	who     attacker
+	kinds   []string
+	strikes int
+}
+
+// newInterfering returns the worlds of two nodes. The other has the same devices: only its programs
+// and its maps are its own.
+func newInterfering(t *testing.T, hook string) (here, other *world) {
+	t.Helper()
+	config := bpf.MapsPacketConfig{SnatFirst: lentFirst, SnatLast: lentLast, Masquerade: 1}
+	here = newWorldOf(t, hook, lentRows, config)
+	other = loadWorld(t, hook, lentRows, config)
+	other.netns, other.handle, other.devices, other.pods = here.netns, here.handle, here.devices, here.pods
+	other.registerPods(t)
+	return here, other
+}
+
+// lentRows is the room for established flows: more than any attack makes, since a full node is no
+// secret and says so.
+const lentRows = 1 << 14
+
+// act plays an episode: honest ends do what the seed says, with the strikes in between, and see
+// what is returned. It ends where they see anything else than in want.
+func (x *interfering) act(strikes []strike, want []string) (seen []string, err error) {
+	if err := x.restart(x.world); err != nil {
+		return nil, err
+	}
+	if strikes != nil && x.who.far {
+		if err := x.restart(x.other); err != nil {
+			return nil, err
+		}
+	}
+	h := rand.New(rand.NewPCG(x.seed, 1))
+	var open []*session
+	for i := range honestSteps {
+		for ; len(strikes) > 0 && strikes[0].step <= i; strikes = strikes[1:] {
+			forged, err := x.hit(strikes[0])
+			if err != nil {
+				return seen, err
+			}
+			if forged != "" {
+				return append(seen, forged), nil
+			}
+		}
+		what, err := x.play(h, i, &open)
+		if err != nil {
+			return seen, err
+		}
+		if seen = append(seen, what); want != nil && what != want[i] {
+			return seen, nil
+		}
+	}
+	return seen, nil
+}
+
+// restart makes a node forget everything but its configuration.
+func (x *interfering) restart(w *world) error {
+	r, err := w.begin()
+	if err == nil {
+		err = r.stage()
+	}
+	return err
+}
+
+// play is one honest step.
+func (x *interfering) play(h *rand.Rand, i int, open *[]*session) (string, error) {
+	if h.IntN(40) == 0 {
+		return "idle", x.idle()
+	}
+	if len(*open) < 6 {
+		s := newSession(h, i)
+		if !slices.ContainsFunc(*open, func(other *session) bool { return other.client == s.client }) {
+			*open = append(*open, s)
+		}
+	}
+	n := h.IntN(len(*open))
+	s := (*open)[n]
+	what, err := s.step(x.world)
+	if s.over() {
+		*open = slices.Delete(*open, n, n+1)
+	}
+	return fmt.Sprintf("%s dials %s (%d), packet %d: %s", s.client, s.front, s.proto, s.stage, what), err
+}
+
+// newSession returns a session of some honest client.
+func newSession(h *rand.Rand, id int) *session {
+	v4 := h.IntN(2) == 0
+	p := pools()[v4]
+	ways := honestWays(v4)
+	way := ways[h.IntN(len(ways))]
+	s := &session{id: id, front: way.front, proto: way.proto, next: [2]uint32{h.Uint32(), h.Uint32()}}
+	outside := slices.Contains([]netip.Addr{p.clients[0], p.clients[1]}, way.front.Addr()) || way.front.Addr() == p.clusterIPs[0]
+	addr := p.backends[3*h.IntN(2)]
+	if s.at = (end{pod: podAddrs()[addr]}); !outside && h.IntN(3) > 0 {
+		device := 1 + h.IntN(2)
+		addr, s.at = p.clients[device-1], end{device: device}
+	}
+	if addr == way.front.Addr() {
+		addr, s.at = p.clients[0], end{device: 1}
+	}
+	s.client = netip.AddrPortFrom(addr, uint16(clientPort+h.IntN(clientPorts)))
+	return s
+}
+
+// hit sends a packet of the attacker, and returns what it has done to others at once: an honest
+// end, or a tunnel, has got what its sender did not send.
+func (x *interfering) hit(s strike) (forged string, err error) {
+	frame, mark := s.frame, s.mark
+	if x.who.far {
+		left, err := x.other.journey(frame, end{pod: firstPod + 2}, mark)
+		if err != nil || left.frame == nil {
+			return "", err
+		}
+		frame, mark = s.far[podAddrs()[read(left.frame).flow.Source.Addr()] > 0], 0
+	}
+	to, err := x.journey(frame, x.who.from, mark)
+	if err != nil || to.frame == nil || x.who.owns == nil {
+		return "", err
+	}
+	return x.suspect(s, to)
+}
+
+// suspect judges what somebody has got from the attacker.
+func (x *interfering) suspect(s strike, to end) (string, error) {
+	p := read(to.frame)
+	if p.l3 == 0 {
+		return "", nil
+	}
+	from, dest := p.flow.Source.Addr(), p.flow.Dest.Addr()
+	v4 := dest.Is4()
+	if inner, ok := carriesTunnel(to.frame); ok && slices.Contains(nodesOf(v4), dest) && to.device > 0 && (x.who.from.pod > 0 || x.who.far) {
+		return fmt.Sprintf("the tunnel of a node gets %s", describe(inner)), nil
+	} else if ok && to.node && slices.Contains(nodesOf(v4), dest) {
+		return fmt.Sprintf("the tunnel of this node gets %s", describe(inner)), nil
+	}
+	pool := pools()[v4]
+	honest := to.pod > 0 && to.pod != firstPod+2 || to.device > 0 && slices.Contains([]netip.Addr{pool.clients[0], pool.clients[1]}, dest)
+	if !honest || x.who.owns(from) || from == pool.snat || from == pool.vips[2] || p.content == fragment || p.content == message {
+		return "", nil
+	}
+	return fmt.Sprintf("pod %d or device %d gets what %s did not send: %s", to.pod, to.device, from, describe(to.frame)), nil
+}
+
+// nodesOf returns the addresses of nodes.
+func nodesOf(v4 bool) []netip.Addr {
+	p := pools()[v4]
+	return append(slices.Clone(p.peers), p.open, p.closed, p.snat)
+}
+
+// compare plays an honest episode with and without an attack, and returns what was seen.
+func (x *interfering) compare(seed uint64) (seen, want []string, list []strike, err error) {
+	x.seed = seed
+	if want, err = x.act(nil, nil); err != nil {
+		return nil, nil, nil, err
+	}
+	if list, err = x.attack(); err != nil {
+		return nil, nil, nil, err
+	}
+	x.strikes += len(list)
+	seen, err = x.act(list, want)
+	return seen, want, list, err
+}
+
+// episode fails if honest ends can tell an attack. It says what they see, and the fewest strikes
+// that were found to be enough.
+func (x *interfering) episode(seed uint64) error {
+	seen, want, list, err := x.compare(seed)
+	if err != nil || slices.Equal(seen, want) {
+		return err
+	}
+	list = x.shorten(list, want)
+	if seen, err = x.act(list, want); err != nil {
+		return err
+	}
+	var story strings.Builder
+	for _, s := range list[max(0, len(list)-mostTold):] {
+		fmt.Fprintf(&story, "before step %d, %s: %s\n", s.step, s.kind, describe(s.frame))
+	}
+	last := len(seen) - 1
+	return fmt.Errorf("%s, step %d:\nsees %s\nwant %s\nafter %d packets, the last of which are\n%srepeat it with -seed %d (%s)",
+		x.who.name, last, seen[last], want[last], len(list), &story, seed, x.hook)
+}
+
+// mostTold is how many packets of an attack are printed.
+const mostTold = 20
+
+// attack makes the strikes of the episode.
+func (x *interfering) attack() (list []strike, err error) {
+	r, err := x.begin()
+	if err != nil {
+		return nil, err
+	}
+	f := &forger{generator: newGenerator(x.seed, r.node), who: x.who}
+	for i := range honestSteps {
+		for range strikesEach {
+			s := f.strike(x.world, x.kinds)
+			s.step = i
+			list = append(list, s)
+		}
+	}
+	return list, nil
+}
+
+// shorten removes the strikes that an interference does not need.
+func (x *interfering) shorten(list []strike, want []string) []strike {
+	for size, trials := len(list)/2, 0; size > 0; size /= 2 {
+		for at := 0; at < len(list) && trials < mostTrials; trials++ {
+			without := slices.Concat(list[:at], list[min(at+size, len(list)):])
+			if seen, err := x.act(without, want); err == nil && !slices.Equal(seen, want) {
+				list = slices.DeleteFunc(without, func(s strike) bool { return s.step >= len(seen) })
+			} else {
+				at += size
+			}
+		}
+	}
+	return list
+}
+
+// TestNoninterference has honest ends do the same twice, with an attacker's packets in between the
+// second time, and fails if they see anything else.
+func TestNoninterference(t *testing.T) {
+	eachInterfering(t, func(t *testing.T, x interfering) error {
+		all := attackers()
+		began, total := time.Now(), 0
+		for seed := *from; total < *packets/2; seed++ {
+			if *only != 0 {
+				seed, total = *only, *packets
+			}
+			x.who, x.strikes = all[seed%uint64(len(all))], 0
+			if x.kinds = x.who.unmended(false); len(x.kinds) == 0 {
+				continue
+			}
+			if err := x.episode(seed); err != nil {
+				return err
+			}
+			total += x.strikes
+		}
+		t.Logf("%d packets of attackers from seed %d on, in %s", total, *from, time.Since(began).Round(time.Second))
+		return nil
+	})
+}
+
+// TestKnownInterference checks that what is known to interfere still does: what is mended has to
+// leave the list.
+func TestKnownInterference(t *testing.T) {
+	eachInterfering(t, func(t *testing.T, x interfering) error {
+		for _, who := range attackers() {
+			for _, kind := range who.unmended(true) {
+				x.who, x.kinds, x.strikes = who, []string{kind}, 0
+				found := false
+				for seed := uint64(1); !found && x.strikes < mostKnown; seed++ {
+					seen, want, _, err := x.compare(seed)
+					if err != nil {
+						return err
+					}
+					found = !slices.Equal(seen, want)
+				}
+				if !found {
+					t.Errorf("%s can no longer interfere by %q: delete its line", who.name, kind)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// mostKnown is the number of packets in which what is known must show.
+const mostKnown = 40_000
+
+func eachInterfering(t *testing.T, test func(t *testing.T, x interfering) error) {
+	t.Helper()
+	for _, hook := range []string{"tc", "xdp"} {
+		t.Run(hook, func(t *testing.T) {
+			t.Parallel()
+			here, other := newInterfering(t, hook)
+			if err := here.netns.Do(func() error { return test(t, interfering{world: here, other: other}) }); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
