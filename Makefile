@@ -33,7 +33,7 @@ NOT_UNIT := test/(bpf|twin|golden|netns|podnet|hostile|sockmap|apiserver|chart|c
 PURE := pkg/lb
 PRIVILEGED := test-bpf test-twin test-netns test-hostile test-bench test-kernels test-cluster test-upkeep test-e2e
 BENCHES := bandwidth control datapath keys podnet socket sockmap
-PARTS := verify lint test-unit test-bpf test-twin test-golden test-oracle test-apiserver test-chart test-netns test-hostile test-bench test-kernels test-cluster test-upkeep test-e2e
+PARTS := verify lint test-unit test-fuzz test-bpf test-twin test-golden test-oracle test-apiserver test-chart test-netns test-hostile test-bench test-kernels test-cluster test-upkeep test-e2e
 
 .PHONY: help
 help: ## show this list
@@ -85,6 +85,10 @@ test-unit: ## test the packages, each on its own
 	$(GO) test $(addprefix ./,$(PURE))
 	$(GO) test $(RACE) $$($(GO) list ./... | grep -vE '/($(NOT_UNIT)|$(PURE))(/|$$)')
 
+.PHONY: test-fuzz
+test-fuzz: ## fuzz each parser that reads what others write, for ten seconds
+	test/tools/fuzz.sh 10s
+
 .PHONY: test-bpf
 test-bpf: ## test the packet programs, packet by packet (root)
 	$(GO) test -count=1 -timeout 20m ./test/bpf/...
@@ -94,11 +98,13 @@ test-twin: ## test the packet programs against a model of them, with 2*10^6 rand
 	$(GO) test -count=1 -timeout 20m ./test/twin -packets 1000000
 
 PACKETS := 100000000
+PARSERS := 8m
 
 .PHONY: fuzz
-fuzz: ## the same with more packets, from another seed: PACKETS, SEED (root); failures go to _output/twin
+fuzz: ## the same with more packets, from another seed: PACKETS, SEED (root); failures go to _output/twin. Then each parser for PARSERS, an hour in all on two processors
 	$(GO) test -count=1 -timeout 0 -v ./test/twin -run '^TestTwin$$' -packets $$(($(PACKETS) / 2)) -from $(or $(SEED),$(shell date +%s))
 	$(GO) test -count=1 -timeout 0 -v ./test/twin -run '^TestNoninterference$$' -packets $(PACKETS) -from $(or $(SEED),$(shell date +%s))
+	test/tools/fuzz.sh $(PARSERS)
 
 .PHONY: test-golden
 test-golden: ## test the path from manifests to maps
