@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
+
+	"fairlead.io/fairlead/pkg/maps"
 )
 
 // attacker is somebody who sends packets between those of honest ends.
@@ -19,8 +21,9 @@ type attacker struct {
 	// reaches somebody is forged. Nil: its network filters nothing, so nobody can tell.
 	owns func(netip.Addr) bool
 
-	far    bool // it is on another node, whose programs see its packets first
-	spoils bool // it also sends what is broken, with any fields of its socket buffer
+	proxy  maps.Proxy // its pod's proxy, which is not there: nothing may open a connection
+	far    bool       // it is on another node, whose programs see its packets first
+	spoils bool       // it also sends what is broken, with any fields of its socket buffer
 }
 
 // The attackers. Pod 5 of this node is the attacker's, and its service the tenant's: an accomplice
@@ -46,7 +49,10 @@ func attackers() []attacker {
 		{name: "a pod", from: pod, kinds: sockets, owns: ofPod},
 		// Any frame at its own device.
 		{name: "a pod with CAP_NET_RAW", from: pod, kinds: raw, owns: ofPod, spoils: true},
-		// The same on another node: its packets come from its own address, or from its node's.
+		// A process in a pod whose connections must go to a proxy.
+		{name: "a pod with a proxy", from: pod, kinds: map[string]func(*forger) draft{"plain": (*forger).plain, "extended": (*forger).extended, "part": (*forger).part},
+			owns: ofPod, proxy: maps.Proxy{Asked: true, Port: 15001}},
+		// The same as the first on another node: its packets come from its own address, or from its node's.
 		{name: "a pod of another node", from: end{device: 1}, far: true, kinds: sockets, owns: ofOther},
 		// Any packet from its own address, to whatever is routed to the node.
 		{name: "a routed outsider", from: end{device: 1}, kinds: routed, owns: isNobodys},
@@ -277,6 +283,9 @@ func (f *forger) extended() draft {
 		d.options = 1 + f.IntN(10)
 		return d
 	}
+	if f.in100(10) {
+		d.payload, d.extensions, d.kinds = nil, [][]byte{append([]byte{0, 128}, make([]byte, 1030)...)}, []byte{60}
+	}
 	for range 1 + f.IntN(9) {
 		d.extensions, d.kinds = append(d.extensions, make([]byte, 8)), append(d.kinds, pick(f.generator, []byte{0, 43, 60}))
 	}
@@ -357,6 +366,26 @@ func (e end) hardware(n *Node) []byte {
 		return mac[:]
 	}
 	return []byte{2, 0, 0, 0, byte(e.device), 2}
+}
+
+// opensTCP reports whether a frame is the first of a TCP connection to whom reads every header.
+func opensTCP(frame []byte) bool {
+	p := read(frame)
+	at, next := p.l3+40, byte(0)
+	switch {
+	case p.l3 == 0:
+		return false
+	case p.v4:
+		at, next = p.l3+int(frame[p.l3]&15)*4, frame[p.l3+9]
+		if binary.BigEndian.Uint16(frame[p.l3+6:])&0x1fff != 0 {
+			return false
+		}
+	default:
+		for next = frame[p.l3+6]; (next == 0 || next == 43 || next == 60) && at+8 <= len(frame); {
+			next, at = frame[at], at+8*(int(frame[at+1])+1)
+		}
+	}
+	return next == protoTCP && len(frame) >= at+20 && frame[at+13]&(SYN|ACK) == SYN
 }
 
 // carriesTunnel returns the frame inside a packet to the tunnel's port.

@@ -1,6 +1,7 @@
 package twin
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
 )
 
 // What honest ends see must not depend on who else sends packets. The test below has honest ends
@@ -52,7 +54,9 @@ func newInterfering(t *testing.T, hook string) (here, other *world) {
 	here = newWorldOf(t, hook, lentRows, config)
 	other = loadWorld(t, hook, lentRows, config)
 	other.netns, other.handle, other.devices, other.pods = here.netns, here.handle, here.devices, here.pods
-	other.registerPods(t)
+	if err := other.setPods(maps.Proxy{}); err != nil {
+		t.Fatal(err)
+	}
 	return here, other
 }
 
@@ -63,7 +67,7 @@ const lentRows = 1 << 14
 // act plays an episode: honest ends do what the seed says, with the strikes in between, and see
 // what is returned. It ends where they see anything else than in want.
 func (x *interfering) act(strikes []strike, want []string) (seen []string, err error) {
-	if err := x.restart(x.world); err != nil {
+	if err := errors.Join(x.restart(x.world), x.setPods(x.who.proxy)); err != nil {
 		return nil, err
 	}
 	if strikes != nil && x.who.far {
@@ -169,6 +173,9 @@ func (x *interfering) suspect(s strike, to end) (string, error) {
 	}
 	from, dest := p.flow.Source.Addr(), p.flow.Dest.Addr()
 	v4 := dest.Is4()
+	if dialed := read(s.frame).flow.Dest.Addr(); x.who.proxy.Asked && !to.node && opensTCP(to.frame) && !slices.Contains(nodesOf(v4)[3:], dialed) {
+		return fmt.Sprintf("pod %d or device %d gets past the proxy %x", to.pod, to.device, to.frame), nil
+	}
 	if inner, ok := carriesTunnel(to.frame); ok && slices.Contains(nodesOf(v4), dest) && to.device > 0 && (x.who.from.pod > 0 || x.who.far) {
 		return fmt.Sprintf("the tunnel of a node gets %s", describe(inner)), nil
 	} else if ok && to.node && slices.Contains(nodesOf(v4), dest) {

@@ -199,12 +199,13 @@ func (w *world) connectPods(t *testing.T, far *rig.Netns) {
 			w.pods[id] = w.link(t, far, fmt.Sprintf("pod%d", id), device{mac: MAC{2, 0, 0, 0, byte(id), 1}, peer: MAC{2, 0, 0, 0, byte(id), 2}, mtu: 1500 - 50*(id-firstPod)})
 		}
 	}
-	w.registerPods(t)
+	if err := w.setPods(maps.Proxy{}); err != nil {
+		t.Fatal(err)
+	}
 }
 
-// registerPods tells the programs about the pods.
-func (w *world) registerPods(t *testing.T) {
-	t.Helper()
+// setPods tells the programs about the pods. The last one has a proxy, or none.
+func (w *world) setPods(proxy maps.Proxy) error {
 	pods := map[int]*maps.Pod{}
 	for addr, id := range podAddrs() {
 		if pods[id] == nil {
@@ -213,12 +214,12 @@ func (w *world) registerPods(t *testing.T) {
 		pods[id].Addrs = append(pods[id].Addrs, addr)
 	}
 	var list []maps.Pod
+	pods[firstPod+2].Proxy = proxy
 	for _, pod := range pods {
 		list = append(list, *pod)
 	}
-	if _, err := w.maps.SetPods(list); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.maps.SetPods(list)
+	return err
 }
 
 // link connects the node to another namespace through a new device.
