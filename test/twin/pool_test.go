@@ -1,6 +1,9 @@
 package twin
 
-import "net/netip"
+import (
+	"net/netip"
+	"sync"
+)
 
 // The addresses in use. Those of a list are reached in different ways; see routes.
 
@@ -30,7 +33,11 @@ func (p *pool) pods() []netip.Addr { return []netip.Addr{p.backends[0], p.backen
 // broadcast returns the address that a pod without an address asks.
 func (p *pool) broadcast() netip.Addr { return p.strangers[3] }
 
-func pools() map[bool]pool {
+// pools returns the addresses of each family, by whether it is IPv4. They are asked for with every packet, and never
+// change.
+var pools = sync.OnceValue(makePools)
+
+func makePools() map[bool]pool {
 	return map[bool]pool{
 		true: {
 			clients:    addrs("198.51.100.1", "198.51.100.2", "198.51.100.3", "198.51.100.4", "198.51.100.5"),
@@ -73,7 +80,9 @@ func pools() map[bool]pool {
 
 // podAddrs maps the pods on this node to their devices. The first ones are backends of services,
 // the last is not.
-func podAddrs() map[netip.Addr]int {
+var podAddrs = sync.OnceValue(makePodAddrs)
+
+func makePodAddrs() map[netip.Addr]int {
 	found := map[netip.Addr]int{}
 	for _, p := range pools() {
 		for i, addr := range p.pods() {
@@ -88,7 +97,9 @@ const firstPod = 3
 
 // routes returns the device behind which an address is, and whether the neighbor is resolved, in
 // all combinations.
-func routes() map[netip.Addr]Way {
+var routes = sync.OnceValue(makeRoutes)
+
+func makeRoutes() map[netip.Addr]Way {
 	kinds := []Way{{Device: 1, Dest: MAC{1}}, {Device: 2, Dest: MAC{1}}, {Device: 1}, {Device: 2}, {}}
 	found := map[netip.Addr]Way{}
 	for _, p := range pools() {
