@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 
 	"fairlead.io/fairlead/pkg/cni"
@@ -65,6 +66,21 @@ func snatPorts(cfg *config.Config) (portrange.Ports, error) {
 	return ports, nil
 }
 
+// linkState returns what keeps a device from sending and receiving, or "". A device that is gone is
+// reported elsewhere.
+func linkState(index int) observe.LinkState {
+	device, err := net.InterfaceByIndex(index)
+	switch {
+	case err != nil:
+		return ""
+	case device.Flags&net.FlagUp == 0:
+		return observe.LinkDown
+	case device.Flags&net.FlagRunning == 0:
+		return observe.NoCarrier
+	}
+	return ""
+}
+
 // outsideStatus returns how clients outside reach this node, or nil if no device is to be served.
 func outsideStatus(from *datapath.OutsideStatus) *observe.OutsideStatus {
 	if from.None {
@@ -72,7 +88,7 @@ func outsideStatus(from *datapath.OutsideStatus) *observe.OutsideStatus {
 	}
 	s := &observe.OutsideStatus{
 		Idle: from.Idle, Devices: []observe.DeviceStatus{}, Missing: from.Missing, Mended: from.Mended, Addr4: from.Addr4, Addr6: from.Addr6,
-		Unknown: from.Unknown, SnatPorts: from.SnatPorts.String(),
+		Tunnel4: from.Tunnel4, Tunnel6: from.Tunnel6, Unknown: from.Unknown, SnatPorts: from.SnatPorts.String(),
 	}
 	for _, d := range from.Devices {
 		of := observe.DeviceStatus{
@@ -81,11 +97,12 @@ func outsideStatus(from *datapath.OutsideStatus) *observe.OutsideStatus {
 		if d.Err != nil {
 			of.Error = d.Err.Error()
 		}
+		of.Link = linkState(d.Index)
 		s.Devices = append(s.Devices, of)
 	}
 	if from.Idle {
 		for _, d := range from.Chosen {
-			s.Devices = append(s.Devices, observe.DeviceStatus{Name: d.Name, Index: d.Index, Kind: d.Kind, MTU: d.MTU, Why: d.Why})
+			s.Devices = append(s.Devices, observe.DeviceStatus{Name: d.Name, Index: d.Index, Kind: d.Kind, MTU: d.MTU, Why: d.Why, Link: linkState(d.Index)})
 		}
 	}
 	for i, setting := range forwarding() {

@@ -198,15 +198,22 @@ type OutsideStatus struct {
 	Missing []string // configured devices that do not exist
 	Mended  uint64   // links and filters that were found gone and attached again, since the start
 
-	Addr4, Addr6 netip.Addr   // what backends on other nodes see as the client; not valid if there is none
-	Unknown      []netip.Addr // addresses by which others know the node, but which it lacks
-	SnatPorts    portrange.Ports
+	Addr4, Addr6 netip.Addr // what backends on other nodes see as the client; not valid if there is none
+	// Tunnel4 and Tunnel6 are what they see instead if the tunnel leads to them; not valid if it
+	// leads nowhere, or has no address.
+	Tunnel4, Tunnel6 netip.Addr
+	Unknown          []netip.Addr // addresses by which others know the node, but which it lacks
+	SnatPorts        portrange.Ports
 }
 
 func (d *Datapath) outsideStatus() OutsideStatus {
-	return OutsideStatus{
+	s := OutsideStatus{
 		None: d.packets.Devices.None(), Idle: !d.servesDevices(), Devices: d.hooks.States(), Chosen: d.outside.found,
 		Missing: d.packets.Devices.Missing(d.outside.found), Mended: d.hooks.Mended(),
 		Addr4: d.outside.primary[0], Addr6: d.outside.primary[1], Unknown: d.outside.unknown, SnatPorts: d.packets.SnatPorts,
 	}
+	if slices.ContainsFunc(s.Devices, func(of devices.State) bool { return of.Tunnel && of.TC != "" }) {
+		s.Tunnel4, s.Tunnel6 = d.outside.tunnel.Addr4, d.outside.tunnel.Addr6
+	}
+	return s
 }

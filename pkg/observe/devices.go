@@ -16,6 +16,8 @@ type OutsideStatus struct {
 	Mended     uint64         `json:"mended,omitempty"`  // programs that were found detached and reattached
 	Addr4      netip.Addr     `json:"addr4,omitzero"`    // what backends on other nodes see as the client
 	Addr6      netip.Addr     `json:"addr6,omitzero"`
+	Tunnel4    netip.Addr     `json:"tunnel4,omitzero"` // what they see if the tunnel leads to them
+	Tunnel6    netip.Addr     `json:"tunnel6,omitzero"`
 	Unknown    []netip.Addr   `json:"unknownAddresses,omitempty"` // addresses in the Node object that no device has
 	SnatPorts  string         `json:"snatPorts"`
 	NotForward []string       `json:"notForwarding,omitempty"` // kernel settings that keep the node from forwarding
@@ -34,7 +36,18 @@ type DeviceStatus struct {
 	XDPWhy string `json:"xdpWhy,omitempty"` // why there is no XDP, or not the driver's
 	Tunnel bool   `json:"tunnel,omitempty"`
 	Error  string `json:"error,omitempty"` // what could not be attached
+	// Link says what keeps the device from sending and receiving; "" if nothing does.
+	Link LinkState `json:"link,omitempty"`
 }
+
+// LinkState is what is wrong with a device's link.
+type LinkState string
+
+// The states of a link that is of no use.
+const (
+	LinkDown  LinkState = "down"       // somebody has set it down
+	NoCarrier LinkState = "no-carrier" // nothing is at its other end
+)
 
 // names returns the devices by which clients outside come in.
 func (o *OutsideStatus) names() (names []string) {
@@ -46,6 +59,27 @@ func (o *OutsideStatus) names() (names []string) {
 	return names
 }
 
+// tunnel returns the name of the tunnel to other nodes, after a space.
+func (o *OutsideStatus) tunnel() string {
+	for _, d := range o.Devices {
+		if d.Tunnel {
+			return " " + d.Name
+		}
+	}
+	return ""
+}
+
+// both returns the addresses that are valid.
+func both(v4, v6 netip.Addr) string {
+	var addrs []string
+	for _, addr := range []netip.Addr{v4, v6} {
+		if addr.IsValid() {
+			addrs = append(addrs, addr.String())
+		}
+	}
+	return strings.Join(addrs, " and ")
+}
+
 func (o *OutsideStatus) text() string {
 	text := "no device found"
 	if names := o.names(); len(names) > 0 {
@@ -54,14 +88,11 @@ func (o *OutsideStatus) text() string {
 	if o.Idle {
 		text += ", once a frontend can be reached from outside"
 	}
-	var addrs []string
-	for _, addr := range []netip.Addr{o.Addr4, o.Addr6} {
-		if addr.IsValid() {
-			addrs = append(addrs, addr.String())
+	if seen := both(o.Addr4, o.Addr6); seen != "" {
+		if through := both(o.Tunnel4, o.Tunnel6); through != "" {
+			seen += ", or " + through + " through the tunnel" + o.tunnel()
 		}
-	}
-	if len(addrs) > 0 {
-		text += fmt.Sprintf("; other nodes see %s, ports %s", strings.Join(addrs, " and "), o.SnatPorts)
+		text += fmt.Sprintf("; other nodes see %s, ports %s", seen, o.SnatPorts)
 	}
 	if o.Mended > 0 {
 		text += fmt.Sprintf("; reattached %d times", o.Mended)
@@ -102,6 +133,14 @@ func (o *OutsideStatus) judge(say func(format string, args ...any)) {
 	}
 	for _, name := range o.Missing {
 		say("There is no device %s, which is in --devices.", name)
+	}
+	for _, d := range o.Devices {
+		switch d.Link {
+		case LinkDown:
+			say("Device %[1]s is down, so nothing comes in or leaves there. \"ip link set %[1]s up\" sets it up.", d.Name)
+		case NoCarrier:
+			say("Device %s has no carrier, so nothing comes in or leaves there: see to its cable, the port of its switch, or what is at its other end.", d.Name)
+		}
 	}
 	if o.Idle {
 		return

@@ -1,0 +1,49 @@
+package datapath
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// A trial has to see what the programs would see: of the maps that no program writes, it uses the
+// live ones, unless what they say does not concern a packet that begins a flow and goes nowhere.
+func TestTrialReadsWhatProgramsRead(t *testing.T) {
+	other := []string{
+		"ways",   // it asks the kernel, whatever changed
+		"guards", // a new flow is checked by the ranges themselves
+		"former", // no packet of a trial belongs to a connection of before
+		"watch",  // nobody is told of a trial
+	}
+	writers := map[string]string{}
+	for _, info := range (&maps.Maps{}).All() {
+		writers[info.Name] = info.WrittenBy
+	}
+	tc, err := bpf.LoadTc()
+	if err != nil {
+		t.Fatal(err)
+	}
+	xdp, err := bpf.LoadXdp()
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := slices.Concat(tc.Programs["tc_from_netdev"].Instructions, xdp.Programs["xdp_from_netdev"].Instructions)
+	seen := map[string]bool{}
+	for i := range used {
+		name := used[i].Reference()
+		by, ok := writers[name]
+		if !ok || seen[name] || strings.Contains(by, "tc") || strings.Contains(by, "xdp") {
+			continue
+		}
+		seen[name] = true
+		if slices.Contains(readByTrial(), name) == slices.Contains(other, name) {
+			t.Errorf("a trial has an empty map %s, which %s writes", name, by)
+		}
+	}
+	if len(seen) < 8 {
+		t.Errorf("only %d maps were seen", len(seen))
+	}
+}
