@@ -64,6 +64,33 @@ func (f folder) write(name string, record any, publish func(from, to string) err
 	return nil
 }
 
+// writable returns an error if no record can be written, with what to do about it. It really writes:
+// of a file system that is full, only that tells.
+func (f folder) writable() error {
+	const trial = ".tmp-trial"
+	err := os.WriteFile(filepath.Join(f.dir, trial), make([]byte, os.Getpagesize()), 0o600)
+	if gone := os.Remove(filepath.Join(f.dir, trial)); err == nil {
+		err = gone
+	}
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("write a record: %w%s", err, cureOf(err, f.dir))
+}
+
+// cureOf returns what to do about a file that cannot be written, after a colon, or "".
+func cureOf(err error, dir string) string {
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return fmt.Sprintf(": make room there; \"df %[1]s\" and \"df -i %[1]s\" show how much is used", dir)
+	case errors.Is(err, unix.EROFS):
+		return ": mount the file system read-write again"
+	case errors.Is(err, fs.ErrNotExist):
+		return ": the directory is gone; restart the agent, which makes it again"
+	}
+	return ""
+}
+
 // remove removes a record. It is no error if there is none.
 func (f folder) remove(name string) error {
 	err := os.Remove(filepath.Join(f.dir, name))

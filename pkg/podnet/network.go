@@ -224,7 +224,7 @@ func (n *Network) answer(request *cni.Request, file *os.File) (*cni.Answer, erro
 		removed, err := n.collect(request)
 		return &cni.Answer{Removed: removed}, err
 	case cni.Status:
-		return &cni.Answer{}, n.ready(cni.ErrNotAvailable)
+		return &cni.Answer{}, n.addable(cni.ErrNotAvailable)
 	}
 	return nil, fmt.Errorf("unknown verb %q", request.Verb)
 }
@@ -240,6 +240,19 @@ func (n *Network) ready(code uint) error {
 		return cni.Refusal(code, "%v", err)
 	}
 	n.leases.setPools(prefixes)
+	return nil
+}
+
+// addable returns why no pod can be added, as an error with the given code.
+func (n *Network) addable(code uint) error {
+	if err := n.ready(code); err != nil {
+		return err
+	}
+	for _, files := range []folder{n.leases.files, n.files} {
+		if err := files.writable(); err != nil {
+			return cni.Refusal(code, "%v", err)
+		}
+	}
 	return nil
 }
 

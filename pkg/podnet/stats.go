@@ -50,7 +50,7 @@ func (n *Network) Stats() Stats {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s := Stats{Pods: len(n.records), Proxied: map[uint16]int{}, Rated: map[uint32]cni.Pod{}, Families: map[string]Count{}, Reclaimed: n.reclaimed, Mended: n.mended}
-	if err := n.ready(0); err != nil {
+	if err := n.addable(0); err != nil {
 		s.Error = err.Error()
 	}
 	for _, record := range n.records {
