@@ -31,6 +31,7 @@ type counted struct {
 	maps.Census
 	at   time.Time
 	took time.Duration
+	grew time.Time // when evictions were found last
 
 	marked [2]mark // the older first
 }
@@ -45,40 +46,46 @@ func newCensus() *census { return &census{known: map[string]*counted{}, now: tim
 
 // of returns what is known of a map and how many of its rows were evicted lately. It counts again
 // if it is time to and rows have come or gone. The number of evictions never decreases.
-func (c *census) of(turnover, m *ebpf.Map, name string) (maps.Census, uint64, error) {
+func (c *census) of(turnover, m *ebpf.Map, name string) (counted, uint64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	start := c.now()
 	k := c.known[name]
 	if k != nil && start.Sub(k.at) < max(censusEvery, censusRest*k.took) {
-		return k.Census, k.lately(start), nil
+		return *k, k.lately(start), nil
 	}
 	if k != nil {
 		is, err := maps.ReadTurnover(turnover, name)
 		if err != nil {
-			return maps.Census{}, 0, err
+			return counted{}, 0, err
 		}
 		if is == k.Turnover {
 			k.at = start
-			return k.Census, k.lately(start), nil
+			return *k, k.lately(start), nil
 		}
 	}
 	found, err := maps.TakeCensus(turnover, m, name)
 	if err != nil {
-		return maps.Census{}, 0, err
+		return counted{}, 0, err
 	}
 	if k == nil {
 		first := mark{start, found.Evicted}
 		k = &counted{marked: [2]mark{first, first}}
 		c.known[name] = k
 	}
-	found.Evicted = max(found.Evicted, k.Evicted)
+	if found.Evicted = max(found.Evicted, k.Evicted); found.Evicted > k.Evicted {
+		k.grew = start
+	}
 	k.Census, k.at, k.took = found, start, c.now().Sub(start)
-	return found, k.lately(start), nil
+	return *k, k.lately(start), nil
 }
 
-// lately returns how many rows were evicted in the last one or two minutes.
+// lately returns how many rows were evicted in the last one or two minutes. Between looks that are
+// further apart than that, only the last is known, and when it was found.
 func (k *counted) lately(now time.Time) uint64 {
+	if now.Sub(k.grew) >= 2*lately {
+		return 0
+	}
 	if now.Sub(k.marked[1].at) >= lately {
 		k.marked = [2]mark{k.marked[1], {now, k.Evicted}}
 	}
@@ -114,7 +121,11 @@ func (m *MapStatus) judge(say func(string, ...any)) {
 		"frags": "datagrams that come in fragments may be lost: have senders keep to the path's MTU",
 	}[m.Name]
 	if ok {
-		say("Map %s, of %d rows, has pushed out %d in the last minutes: %s.", m.Name, m.Capacity, m.EvictedLately, what)
+		over := ""
+		if !m.EvictionsEnd.IsZero() {
+			over = fmt.Sprintf(" Unless it pushes out more, this is over by %s.", clock(m.EvictionsEnd))
+		}
+		say("Map %s, of %d rows, has pushed out %d in the last minutes: %s.%s", m.Name, m.Capacity, m.EvictedLately, what, over)
 	}
 }
 
@@ -134,12 +145,15 @@ func (g *Gauge) readCensus(statuses []MapStatus) error {
 		if err != nil {
 			return fmt.Errorf("open map %s: %w", s.Pin, err)
 		}
-		found, lately, err := g.census.of(turnover, m, s.Name)
+		found, evicted, err := g.census.of(turnover, m, s.Name)
 		m.Close()
 		if err != nil {
 			return err
 		}
-		s.fill(found, lately)
+		s.fill(found.Census, evicted)
+		if evicted > 0 {
+			s.EvictionsEnd = found.grew.Add(2 * lately)
+		}
 	}
 	return nil
 }

@@ -87,6 +87,9 @@ func TestCensus(t *testing.T) {
 		{"more within the minute", 20 * time.Second, 5, 5, look{23, 12, 7}},
 		{"a minute after the start", 20 * time.Second, 0, 0, look{23, 12, 7}},
 		{"another minute", time.Minute, 0, 0, look{23, 12, 0}},
+		{"nothing for a minute", time.Minute, 0, 0, look{23, 12, 0}},
+		{"a flood", 10 * time.Second, 50, 50, look{23, 62, 50}},
+		{"two minutes later, and nobody looked meanwhile", 2 * time.Minute, 0, 0, look{23, 62, 0}},
 	} {
 		p.at = p.at.Add(step.after)
 		if step.clients > 0 {
@@ -127,10 +130,14 @@ func TestCrowdedMapsDegrade(t *testing.T) {
 		{"ct_half", 164, "conntrack-max"}, {"affinity", 164, "session affinity"}, {"frags", 164, "fragments"},
 	} {
 		s := sampleStatus()
-		s.Maps = []MapStatus{{Name: tt.name, Capacity: 16384, EvictedLately: tt.lately}}
+		s.Maps = []MapStatus{{Name: tt.name, Capacity: 16384, EvictedLately: tt.lately, EvictionsEnd: time.Unix(1000, 0)}}
 		s.Judge()
-		if said := strings.Join(s.Degraded, " "); (tt.want == "") != (said == "") || !strings.Contains(said, tt.want) {
+		said := strings.Join(s.Degraded, " ")
+		if (tt.want == "") != (said == "") || !strings.Contains(said, tt.want) {
 			t.Errorf("%s with %d evictions: %q, want %q", tt.name, tt.lately, said, tt.want)
+		}
+		if said != "" && !strings.Contains(said, "this is over by 1970-01-01T00:16:40Z.") {
+			t.Errorf("no end in sight: %q", said)
 		}
 	}
 }

@@ -3,7 +3,9 @@ package observe
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -98,6 +100,15 @@ type AddressCount struct {
 	Free    float64 `json:"free"`
 }
 
+// freeText returns a number of addresses, as a power of two if it is one of IPv6.
+func freeText(n float64) string {
+	const most = 1 << 32
+	if n < most {
+		return strconv.FormatFloat(n, 'f', 0, 64)
+	}
+	return fmt.Sprintf("2^%.0f", math.Log2(n))
+}
+
 func (p *PodNetworkStatus) text() string {
 	text := fmt.Sprintf("%s, %d pods", p.Mode, p.Pods)
 	if p.Netkits > 0 || p.Device == "netkit" {
@@ -108,7 +119,7 @@ func (p *PodNetworkStatus) text() string {
 	}
 	for _, family := range slices.Sorted(maps.Keys(p.Addresses)) {
 		count := p.Addresses[family]
-		text += fmt.Sprintf("; %s: %d used, %d cooling, %.4g free", family, count.Used, count.Cooling, count.Free)
+		text += fmt.Sprintf("; %s: %d used, %d cooling, %s free", family, count.Used, count.Cooling, freeText(count.Free))
 	}
 	if len(p.CIDRs) > 0 {
 		text += " of " + strings.Join(p.CIDRs, ", ")

@@ -106,9 +106,11 @@ type MapStatus struct {
 	// late, but nothing else is ever counted.
 	Evictions     *uint64 `json:"evictions,omitempty"`
 	EvictedLately uint64  `json:"evictedLately,omitempty"` // evictions in the last minutes; only an agent knows
-	Memory        uint64  `json:"memoryBytes"`
-	Pin           string  `json:"pin"`
-	Schema        string  `json:"schema"`
+	// EvictionsEnd is when EvictedLately is zero again, if no more rows are evicted.
+	EvictionsEnd time.Time `json:"evictionsEnd,omitzero"`
+	Memory       uint64    `json:"memoryBytes"`
+	Pin          string    `json:"pin"`
+	Schema       string    `json:"schema"`
 }
 
 // Problem is something in an object that had to be ignored.

@@ -67,6 +67,7 @@ func TestStatusText(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "status.txt", out.String())
+	s.Maps[0].SetEntries(47)
 	s.Datapath.Programs[0].Attached = false
 	s.Datapath.Features["refuse"] = false
 	s.Ways.Following = false
@@ -172,6 +173,10 @@ func TestJudge(t *testing.T) {
 		}},
 		{"no way to other nodes", func(s *Status) { s.PodNetwork.Routing.Error = "no buffer space" }, []string{"may be unreachable: no buffer space."}},
 		{"changes of routes are not followed", func(s *Status) { s.Ways = &WayStatus{Error: "no buffer space"} }, []string{"its packets cost more: no buffer space."}},
+		{"a device has no carrier", func(s *Status) { s.Datapath.Outside.Devices[0].Link = NoCarrier }, []string{"Device eth0 has no carrier"}},
+		{"a device is down, and nothing is served", func(s *Status) {
+			s.Datapath.Outside.Idle, s.Datapath.Outside.Devices[0].Link = true, LinkDown
+		}, []string{"\"ip link set eth0 up\""}},
 		{"one idle", func(s *Status) { s.Datapath.Programs[0].Attached, s.Datapath.Programs[0].Idle = false, true }, nil},
 		{"one detached", func(s *Status) { s.Datapath.Programs[0].Attached = false }, []string{"sock_connect4 is not attached"}},
 	} {

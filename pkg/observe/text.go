@@ -77,6 +77,9 @@ func (s *Status) WriteText(w io.Writer) error {
 	if s.Fragments.Kept+s.Fragments.Refused > 0 {
 		row("fragments", "%s", s.Fragments.text())
 	}
+	if len(s.Maps) > 0 {
+		row("maps", "%s", mapsText(s.Maps))
+	}
 	if s.OptOut != nil && s.OptOut.Pods+s.OptOut.Waiting+s.OptOut.NotCovered > 0 {
 		row("opted out", "%s", s.OptOut.text())
 	}
@@ -84,9 +87,9 @@ func (s *Status) WriteText(w io.Writer) error {
 		return err
 	}
 	s.Datapath.Outside.writeDevices(out)
-	if len(s.Maps) > 0 {
+	if full := inTrouble(s.Maps); len(full) > 0 {
 		fmt.Fprintln(out)
-		if err := WriteMaps(out, s.Maps); err != nil {
+		if err := WriteMaps(out, full); err != nil {
 			return err
 		}
 	}
@@ -166,6 +169,28 @@ func (d *DatapathStatus) text() string {
 	}
 	slices.Sort(lacks)
 	return text + listing(", kernel without ", lacks, "")
+}
+
+// inTrouble returns the maps that are nearly full or have evicted rows lately.
+func inTrouble(list []MapStatus) (full []MapStatus) {
+	for _, m := range list {
+		if m.Pressure >= crowded || m.EvictedLately > 0 {
+			full = append(full, m)
+		}
+	}
+	return full
+}
+
+func mapsText(list []MapStatus) string {
+	var memory uint64
+	for _, m := range list {
+		memory += m.Memory
+	}
+	text := fmt.Sprintf("%d, %s", len(list), size(memory))
+	if n := len(inTrouble(list)); n > 0 {
+		text += fmt.Sprintf("; %d nearly full, or evicting rows", n)
+	}
+	return text + "; \"fairlead map list\" shows all"
 }
 
 // WriteMaps writes a table of the maps.
