@@ -1,12 +1,14 @@
 package twin
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"slices"
 
 	"fairlead.io/fairlead/pkg/maps"
 )
+
+// Resets at any time, and those that come while no honest connection is half open.
+const earlyReset, lateReset = "reset", "reset of what is established"
 
 // attacker is somebody who sends packets between those of honest ends.
 type attacker struct {
@@ -60,7 +62,8 @@ func attackers() []attacker {
 		{name: "a flood", from: end{device: 1}, kinds: map[string]func(*forger) draft{"open": (*forger).open}},
 		// Who does not see an honest connection guesses its addresses and ports, as networks that do
 		// not filter sources let him, and has to guess its sequence numbers.
-		{name: "a blind host", from: end{device: 1}, kinds: map[string]func(*forger) draft{"reset": (*forger).reset}},
+		{name: "a blind host", from: end{device: 1}, kinds: map[string]func(*forger) draft{
+			earlyReset: (*forger).reset, lateReset: (*forger).reset}},
 		// Any frame on the link but those of other nodes and of honest hosts: a switch that lets
 		// these through makes it one of them.
 		{name: "a neighbor", from: end{device: 1}, kinds: map[string]func(*forger) draft{
@@ -366,33 +369,4 @@ func (e end) hardware(n *Node) []byte {
 		return mac[:]
 	}
 	return []byte{2, 0, 0, 0, byte(e.device), 2}
-}
-
-// opensTCP reports whether a frame is the first of a TCP connection to whom reads every header.
-func opensTCP(frame []byte) bool {
-	p := read(frame)
-	at, next := p.l3+40, byte(0)
-	switch {
-	case p.l3 == 0:
-		return false
-	case p.v4:
-		at, next = p.l3+int(frame[p.l3]&15)*4, frame[p.l3+9]
-		if binary.BigEndian.Uint16(frame[p.l3+6:])&0x1fff != 0 {
-			return false
-		}
-	default:
-		for next = frame[p.l3+6]; (next == 0 || next == 43 || next == 60) && at+8 <= len(frame); {
-			next, at = frame[at], at+8*(int(frame[at+1])+1)
-		}
-	}
-	return next == protoTCP && len(frame) >= at+20 && frame[at+13]&(SYN|ACK) == SYN
-}
-
-// carriesTunnel returns the frame inside a packet to the tunnel's port.
-func carriesTunnel(frame []byte) ([]byte, bool) {
-	p := read(frame)
-	if p.content != ported || p.flow.Proto != protoUDP || p.flow.Dest.Port() != tunnelPort || len(frame) < p.l4+8+8+14 {
-		return nil, false
-	}
-	return frame[p.l4+16:], binary.BigEndian.Uint32(frame[p.l4+8:]) == 8<<24
 }

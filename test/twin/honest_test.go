@@ -137,6 +137,9 @@ func scripts() map[uint8][]line {
 // over reports whether a session has nothing more to send.
 func (s *session) over() bool { return s.dead || s.stage >= len(scripts()[s.proto]) }
 
+// begins reports whether a session has begun and is not established.
+func (s *session) begins() bool { return s.proto != protoUDP && s.stage > 0 && s.stage < 3 }
+
 // step sends the next packet of the session, and returns what its receiver sees.
 func (s *session) step(w *world) (string, error) {
 	l := scripts()[s.proto][s.stage]
@@ -226,4 +229,33 @@ func (w *world) idle() error {
 		_ = w.maps.Ct.Delete(&gone[i]) // both directions may be in the list
 	}
 	return err
+}
+
+// opensTCP reports whether a frame is the first of a TCP connection to whom reads every header.
+func opensTCP(frame []byte) bool {
+	p := read(frame)
+	at, next := p.l3+40, byte(0)
+	switch {
+	case p.l3 == 0:
+		return false
+	case p.v4:
+		at, next = p.l3+int(frame[p.l3]&15)*4, frame[p.l3+9]
+		if binary.BigEndian.Uint16(frame[p.l3+6:])&0x1fff != 0 {
+			return false
+		}
+	default:
+		for next = frame[p.l3+6]; (next == 0 || next == 43 || next == 60) && at+8 <= len(frame); {
+			next, at = frame[at], at+8*(int(frame[at+1])+1)
+		}
+	}
+	return next == protoTCP && len(frame) >= at+20 && frame[at+13]&(SYN|ACK) == SYN
+}
+
+// carriesTunnel returns the frame inside a packet to the tunnel's port.
+func carriesTunnel(frame []byte) ([]byte, bool) {
+	p := read(frame)
+	if p.content != ported || p.flow.Proto != protoUDP || p.flow.Dest.Port() != tunnelPort || len(frame) < p.l4+8+8+14 {
+		return nil, false
+	}
+	return frame[p.l4+16:], binary.BigEndian.Uint32(frame[p.l4+8:]) == 8<<24
 }

@@ -79,6 +79,9 @@ func (x *interfering) act(strikes []strike, want []string) (seen []string, err e
 	var open []*session
 	for i := range honestSteps {
 		for ; len(strikes) > 0 && strikes[0].step <= i; strikes = strikes[1:] {
+			if strikes[0].kind == lateReset && slices.ContainsFunc(open, (*session).begins) {
+				continue
+			}
 			forged, err := x.hit(strikes[0])
 			if err != nil {
 				return seen, err
@@ -291,6 +294,13 @@ func TestNoninterference(t *testing.T) {
 // TestKnownInterference checks that what is known to interfere still does: what is mended has to
 // leave the list.
 func TestKnownInterference(t *testing.T) {
+	listed := 0
+	for _, who := range attackers() {
+		listed += len(who.unmended(true))
+	}
+	if listed != len(knownInterference()) {
+		t.Errorf("only %d of the %d lines name an attacker and what it sends", listed, len(knownInterference()))
+	}
 	eachInterfering(t, func(t *testing.T, x interfering) error {
 		for _, who := range attackers() {
 			for _, kind := range who.unmended(true) {

@@ -17,6 +17,7 @@ func knownInterference() []known {
 		tunnel    = "whatever reaches the tunnel's port of a node is taken out of the tunnel"
 		forwarded = "forwarded packets are taken from anybody, for any backend"
 		open      = "flows that nobody has answered hold their ports"
+		begins    = "a reset ends a flow that is half open, whatever its sequence number, and its client has to dial again"
 		reset     = "a reset ends a flow, whatever its sequence number"
 		source    = "nothing is known about who may use a pod's address beyond its device"
 	)
@@ -29,7 +30,8 @@ func knownInterference() []known {
 		{"a routed outsider", "geneve in UDP", forwarded},
 		{"a routed outsider", "ipip", forwarded},
 		{"a flood", "open", open},
-		{"a blind host", "reset", reset},
+		{"a blind host", earlyReset, begins},
+		{"a blind host", lateReset, reset},
 		{"a neighbor", "pod's address", source},
 	}
 }
