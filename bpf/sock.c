@@ -108,8 +108,39 @@ static __always_inline enum reason sock_choose(struct bpf_sock_addr *ctx, struct
 	return reason;
 }
 
+/* Reports whether a socket is bound to an address. */
+static __always_inline bool sock_is_bound(struct bpf_sock_addr *ctx, bool is_v4)
+{
+	struct bpf_sock *sk = ctx->sk;
+
+	if (!sk)
+		return true;
+	return is_v4 ? sk->src_ip4 : sk->src_ip6[0] | sk->src_ip6[1] | sk->src_ip6[2] | sk->src_ip6[3];
+}
+
+/* Reports whether the source ranges of a service let a socket in. They need the source of a packet,
+ * which a connecting socket does not have yet. But a process of the node that has not bound its
+ * socket to another one will have the node's address, wherever the frontend's address is, on this
+ * node too. An address that was read while it was being written is a mix of two, which node_addrs
+ * does not contain. */
+static __always_inline bool sock_in_ranges(struct bpf_sock_addr *ctx, const struct dial *dial)
+{
+	bool is_v4 = addr_is_v4(&dial->to.addr);
+	struct range_key key = { .prefix_len = RANGE_BITS, .service = dial->index };
+	__u32 which = is_v4 ? SNAT_NODE4 : SNAT_NODE6;
+	struct addr *node;
+
+	if (!sock_in_host(ctx) || sock_is_bound(ctx, is_v4))
+		return false;
+	node = bpf_map_lookup_elem(&snat_addrs, &which);
+	if (!node)
+		return false;
+	key.addr = *node;
+	return bpf_map_lookup_elem(&node_addrs, &key.addr) && bpf_map_lookup_elem(&src_ranges, &key);
+}
+
 /* Finds the service that is dialed. VERDICT_PASS if there is none, or if it is not for this
- * client. */
+ * client, or if only the source of a packet can tell. */
 static __always_inline enum verdict sock_resolve(struct bpf_sock_addr *ctx, struct dial *dial)
 {
 	struct svc *svc = sock_frontend(ctx, &dial->to);
@@ -122,9 +153,8 @@ static __always_inline enum verdict sock_resolve(struct bpf_sock_addr *ctx, stru
 		count(HOOK_SOCK, REASON_BAD_TABLE, 0);
 		return VERDICT_REFUSE;
 	}
-	/* Source ranges need the source of a packet, which a connecting socket does not have
-	 * yet. */
-	if (svc->kind == SVC_LOAD_BALANCER && dial->service->flags & SERVICE_SOURCE_RANGES)
+	if (svc->kind == SVC_LOAD_BALANCER && dial->service->flags & SERVICE_SOURCE_RANGES &&
+	    !sock_in_ranges(ctx, dial))
 		return VERDICT_PASS;
 	dial->scope = lb_inside_scope(dial->service, svc->kind);
 	return VERDICT_REWRITE;

@@ -34,7 +34,7 @@ type Packets struct {
 	Pair    int
 	PairEnd string // name of the device from which these packets then come
 	Proxies bool   // connections that pods open may be handed to proxies on this node
-	Node    bool   // also balance packets that the node itself sends to services
+	Node    bool   // balance what the node itself sends to services from the start, and not from the first service outside
 	Tunnel  string // name of the device that leads to the pods of other nodes; "" if there is none
 }
 

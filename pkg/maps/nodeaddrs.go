@@ -74,6 +74,21 @@ func (m *Maps) setSnatAddr(addr netip.Addr, row4, row6 bpf.MapsSnatAddr) error {
 	return nil
 }
 
+// SnatAddrs returns the addresses of the node that SetSnatAddr has set, of either family.
+func SnatAddrs(m *ebpf.Map) ([]netip.Addr, error) {
+	var list []netip.Addr
+	for _, row := range []bpf.MapsSnatAddr{bpf.MapsSnatAddrSNAT_NODE4, bpf.MapsSnatAddrSNAT_NODE6} {
+		var addr Addr
+		if err := m.Lookup(uint32(row), &addr); err != nil {
+			return nil, fmt.Errorf("read the address that backends on other nodes see: %w", err)
+		}
+		if ip := NetipOf(addr); !ip.IsUnspecified() {
+			list = append(list, ip)
+		}
+	}
+	return list, nil
+}
+
 // NodeAddrList returns the node's addresses as the programs see them.
 func NodeAddrList(m *ebpf.Map) ([]netip.Addr, error) {
 	var key Addr

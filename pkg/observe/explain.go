@@ -86,7 +86,8 @@ type Candidate struct {
 
 // facts are the inputs of the programs besides the tables.
 type facts struct {
-	node map[netip.Addr]struct{} // addresses of the node
+	node    map[netip.Addr]struct{} // addresses of the node
+	primary []netip.Addr            // those that backends on other nodes see, of either family
 	// remembered returns the affinity entry that the client of a namespace has for a service, or
 	// nil.
 	remembered func(cookie uint64, service *Service) (*bpf.MapsAffinity, error)
@@ -138,6 +139,9 @@ func explainWith(dir string, use func(*Snapshot, facts) error) (err error) {
 	}
 	for _, addr := range list {
 		known.node[addr] = struct{}{}
+	}
+	if known.primary, err = maps.SnatAddrs(m.SnatAddrs); err != nil {
+		return err
 	}
 	if known.optouts, err = readOptouts(m); err != nil {
 		return err

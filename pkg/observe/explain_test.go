@@ -356,6 +356,20 @@ func TestExplainPodDeviceRanges(t *testing.T) {
 	}
 }
 
+// Source ranges admit the node's own sockets by the address that the node has outside.
+func TestExplainNodeRanges(t *testing.T) {
+	for admitted, outcome := range map[string]Outcome{"192.0.2.1/32": ToBackend, "192.0.2.2/32": LeftAlone, "2001:db8::/64": LeftAlone} {
+		a := newAsked()
+		index := a.add(wants{name: "shop/guarded/tcp4", flags: maps.SourceRanges, all: []string{"10.1.0.1:80"},
+			frontends: map[string]uint32{"203.0.113.2:80": maps.LoadBalancer}})
+		a.Ranges = ranges{{Service: index, Prefix: netip.MustParsePrefix(admitted)}}
+		a.primary = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+		if e := a.ask(t, question("tcp 192.0.2.1 203.0.113.2:80")); e.Outcome != outcome {
+			t.Errorf("ranges %s: %s (%s), want %s", admitted, e.Outcome, e.Reason, outcome)
+		}
+	}
+}
+
 // A note says that a pod's connections go to its proxy, unless they are not TCP or lead to the node
 // itself.
 func TestExplainProxy(t *testing.T) {

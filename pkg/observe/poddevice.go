@@ -36,17 +36,26 @@ func (x *explainer) pastSockets(service *Service, frontend *Frontend) string {
 	if row := x.optedOut(); row != nil {
 		return fmt.Sprintf("%s has opted out of socket balancing (%s)", row.Pod, row.Why)
 	}
-	if service != nil && frontend.row.Kind == maps.LoadBalancer && service.has(flagSourceRanges) {
+	if service != nil && frontend.row.Kind == maps.LoadBalancer && service.has(flagSourceRanges) && !x.nodeIsAdmitted(service) {
 		return "the service admits only its source ranges, which are checked on packets: " + rangesText(service)
 	}
 	return ""
+}
+
+// nodeIsAdmitted reports whether the client is a process of the node, and the source ranges contain
+// the node's address.
+func (x *explainer) nodeIsAdmitted(service *Service) bool {
+	return x.inNode() && slices.ContainsFunc(x.primary, func(node netip.Addr) bool {
+		return x.ofNode(node) && node.Is4() == x.Destination.Addr().Is4() &&
+			slices.ContainsFunc(service.SourceRanges, func(p netip.Prefix) bool { return p.Contains(node) })
+	})
 }
 
 // elsewhere says where packets are balanced that do not come through a pod's device.
 func (x *explainer) elsewhere() string {
 	const arriving = "where they arrive, if at all"
 	if x.inNode() {
-		return "where they leave the node, or with --pod-network=off " + arriving
+		return "where they leave the node"
 	}
 	return arriving
 }
