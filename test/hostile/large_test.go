@@ -52,6 +52,7 @@ endpoints: [{addresses: [%s], nodeName: n2, conditions: {ready: true}}]
 	nodePort, own := netip.MustParseAddrPort("198.51.100.1:30053"), netip.AddrPortFrom(server.addr[true], 53)
 	check := func(t *testing.T) {
 		large(t, "outside", unshrinking(t, w.outside, nodePort))
+		merged(t, unshrinking(t, w.outside, nodePort))
 		large(t, "pod to a Service", unshrinking(t, client.Netns, netip.MustParseAddrPort("10.96.0.7:53")))
 		large(t, "pod to a pod", unshrinking(t, client.Netns, own))
 		large(t, "node to a pod", unshrinking(t, w.nodes[0].ns, own))
@@ -84,6 +85,26 @@ func large(t *testing.T, who string, conn *net.UDPConn) {
 				t.Errorf("%s: %d bytes get no reply: %v", who, size, err)
 				break
 			}
+		}
+	}
+}
+
+// merged sends datagrams that the programs see as one packet, and fails unless each comes back.
+func merged(t *testing.T, conn *net.UDPConn) {
+	t.Helper()
+	const size, count = 1440, 4
+	raw, err := conn.SyscallConn()
+	must(t, err)
+	must(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT, size) }))
+	must(t, err)
+	if _, err := conn.Write(bytes.Repeat([]byte{7}, size*count)); err != nil {
+		t.Fatal(err)
+	}
+	must(t, conn.SetReadDeadline(time.Now().Add(patience)))
+	buffer := make([]byte, 9000)
+	for i := range count {
+		if n, err := conn.Read(buffer); err != nil || !bytes.Equal(buffer[:n], bytes.Repeat([]byte{7}, size)) {
+			t.Fatalf("reply %d of %d to merged datagrams has %d bytes: %v", i+1, count, n, err)
 		}
 	}
 }
