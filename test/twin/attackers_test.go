@@ -7,7 +7,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// Resets at any time, and those that come while no honest connection is half open.
+// Resets at any time, and those that come when the connection they are about is not half open.
 const earlyReset, lateReset = "reset", "reset of what is established"
 
 // attacker is somebody who sends packets between those of honest ends.

@@ -127,7 +127,7 @@ type line struct {
 
 func scripts() map[uint8][]line {
 	stream := []line{{flags: SYN}, {true, SYN | ACK, 0}, {flags: ACK}, {false, ACK, 40}, {true, ACK, 90}, {false, ACK, 7}, {true, ACK, 9},
-		{false, ACK, 70}, {true, ACK, 300}, {false, FIN | ACK, 0}, {true, FIN | ACK, 0}, {flags: ACK}}
+		{false, ACK, 70}, {true, ACK, 300}, {true, ACK, 301}, {false, ACK, 71}, {true, ACK, 302}, {false, ACK, 0}, {true, ACK, 303}, {false, FIN | ACK, 0}, {true, FIN | ACK, 0}, {flags: ACK}}
 	return map[uint8][]line{
 		protoTCP: stream, protoSCTP: stream,
 		protoUDP: {{size: 30}, {true, 0, 60}, {size: 31}, {true, 0, 61}, {size: 32}, {true, 0, 62}},
@@ -137,8 +137,11 @@ func scripts() map[uint8][]line {
 // over reports whether a session has nothing more to send.
 func (s *session) over() bool { return s.dead || s.stage >= len(scripts()[s.proto]) }
 
-// begins reports whether a session has begun and is not established.
-func (s *session) begins() bool { return s.proto != protoUDP && s.stage > 0 && s.stage < 3 }
+// begins reports whether a session, which a packet is about, has begun and is not established.
+func (s *session) begins(about Flow) bool {
+	of := func(end netip.AddrPort) bool { return end == s.client || end == s.seen.Source }
+	return s.proto != protoUDP && s.stage > 0 && s.stage < 3 && (of(about.Source) || of(about.Dest))
+}
 
 // step sends the next packet of the session, and returns what its receiver sees.
 func (s *session) step(w *world) (string, error) {
@@ -179,7 +182,7 @@ func (s *session) step(w *world) (string, error) {
 		s.server, s.seen = end{pod: to.pod, device: to.device}, got.flow
 	}
 	s.stage++
-	return fmt.Sprintf("at pod %d or device %d: %x", to.pod, to.device, w.canonical(to.frame)), nil
+	return fmt.Sprintf("at pod %d or device %d: %x", to.pod, to.device, s.canonical(to.frame)), nil
 }
 
 // address writes the link's addresses into a frame that enters the node.
@@ -191,8 +194,9 @@ func (w *world) address(d *draft, from end) {
 	d.dest, d.source = at.mac, at.peer
 }
 
-// canonical returns a frame without what the programs may choose: the port that the node lends.
-func (w *world) canonical(frame []byte) []byte {
+// canonical returns a frame without what the programs may choose: the port that the node lends to
+// the session, which must stay the same.
+func (s *session) canonical(frame []byte) []byte {
 	p := read(frame)
 	if p.content != ported {
 		return frame
@@ -201,7 +205,7 @@ func (w *world) canonical(frame []byte) []byte {
 	lent := func(at netip.AddrPort) bool {
 		return (at.Addr() == pools()[true].snat || at.Addr() == pools()[false].snat) && at.Port() >= lentFirst && at.Port() <= lentLast
 	}
-	if lent(p.flow.Source) && sound(frame) {
+	if lent(p.flow.Source) && p.flow.Source == s.seen.Source && sound(frame) {
 		binary.BigEndian.PutUint16(frame[p.l4:], 0)
 		switch at := p.l4 + map[uint8]int{protoTCP: 16, protoUDP: 6, protoSCTP: 8}[p.flow.Proto]; p.flow.Proto {
 		case protoSCTP:

@@ -79,7 +79,7 @@ func (x *interfering) act(strikes []strike, want []string) (seen []string, err e
 	var open []*session
 	for i := range honestSteps {
 		for ; len(strikes) > 0 && strikes[0].step <= i; strikes = strikes[1:] {
-			if strikes[0].kind == lateReset && slices.ContainsFunc(open, (*session).begins) {
+			if about := read(strikes[0].frame).flow; strikes[0].kind == lateReset && slices.ContainsFunc(open, func(s *session) bool { return s.begins(about) }) {
 				continue
 			}
 			forged, err := x.hit(strikes[0])
@@ -112,10 +112,10 @@ func (x *interfering) restart(w *world) error {
 
 // play is one honest step.
 func (x *interfering) play(h *rand.Rand, i int, open *[]*session) (string, error) {
-	if h.IntN(40) == 0 {
+	if h.IntN(12) == 0 {
 		return "idle", x.idle()
 	}
-	if len(*open) < 6 {
+	if len(*open) < 10 {
 		s := newSession(h, i)
 		if !slices.ContainsFunc(*open, func(other *session) bool { return other.client == s.client }) {
 			*open = append(*open, s)

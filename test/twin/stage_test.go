@@ -8,7 +8,7 @@ import (
 // What the honest ends use.
 const (
 	clientPort  = 4000
-	clientPorts = 12
+	clientPorts = 5
 	lentFirst   = 61000 // the node lends these
 	lentLast    = 61063
 	tunnelPort  = 8472
