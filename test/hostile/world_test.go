@@ -12,7 +12,6 @@ package hostile
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -27,7 +26,6 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	current "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/cni"
@@ -283,23 +281,6 @@ func hear(t *testing.T, conn *net.UDPConn, payload string, never ...string) neti
 			return netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
 		}
 	}
-}
-
-// emit sends a frame, from its Ethernet header on, by a device of a namespace, as a process with
-// CAP_NET_RAW does.
-func emit(t *testing.T, ns *rig.Netns, device string, frame []byte) {
-	t.Helper()
-	must(t, ns.Do(func() error {
-		link, err := netlink.LinkByName(device)
-		if err != nil {
-			return err
-		}
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		return errors.Join(unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index}), unix.Close(fd))
-	}))
 }
 
 func must(t *testing.T, err error) {
