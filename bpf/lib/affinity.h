@@ -28,7 +28,8 @@ affinity_find(const struct affinity_key *key, const struct service *service, __u
 
 	if (!known || known->epoch != service->affinity_epoch)
 		return AFFINITY_NONE;
-	if (now - known->last > service->affinity_seconds * NSEC_PER_SEC)
+	/* signed: another CPU may have stored a later time since this one read the clock */
+	if ((__s64)(now - known->last) > (__s64)(service->affinity_seconds * NSEC_PER_SEC))
 		return AFFINITY_LAPSED;
 	row = known->row;
 	choice->row = row;
