@@ -153,8 +153,9 @@ func Options() []Option {
 		},
 		{
 			Name: "snat-ports", Shown: "the longest range above 1023 that is used by neither NodePorts nor the node's own sockets", check: portsOrEmpty,
-			Usage: "range of this node's ports, FIRST-LAST, used as source ports for connections from outside to backends on other nodes. The upper " +
-				"half is also used for masqueraded connections of pods. Each port serves one connection to each backend",
+			Usage: "range of this node's ports, FIRST-LAST, used as source ports for connections from outside to backends on other nodes. If " +
+				"pods are masqueraded, the upper half is for their connections and only the lower half for those from outside. Each port " +
+				"serves one connection to each backend",
 			field: func(c *Config) *string { return &c.SnatPorts },
 		},
 		{

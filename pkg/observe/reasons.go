@@ -228,10 +228,12 @@ func reasonsOfFlows() []Reason {
 		{
 			Word: "no-port", Stops: true,
 			What: "The first packet of a flow is dropped. A client that tries again may succeed.",
-			Cause: "Nearly every port that this node may use toward one backend on another node is in use: some tens of thousands of flows at " +
-				"one time.",
+			Cause: "Nearly every port that this node may use toward one backend on another node is in use, or, for packets of pods, toward one " +
+				"address, port and protocol outside. If pods are masqueraded, each of the two has half of `--snat-ports`. Flows that nobody " +
+				"answers count too.",
 			Cure: "Use more backends, or spread the clients over more nodes. externalTrafficPolicy: Local needs no port. Look for flows that " +
-				"never end.",
+				"never end, and for a pod that opens many: `fairlead conntrack list` shows them. A larger `--snat-ports` has more room, and " +
+				"`--conntrack-max` has nothing to do with it.",
 		},
 		{
 			Word: "no-address", Stops: true,
