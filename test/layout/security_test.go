@@ -10,19 +10,23 @@ import (
 )
 
 // promises returns what is wrong with the tables of a threat model: in the last column of each row
-// is a list of links to tests that exist, or the words "none yet". read returns the text of a file,
-// by its path from the page.
+// is a list of links to tests or stories that exist, or the words "none yet". read returns the text
+// of a file, by its path from the page.
 func promises(page string, read func(string) (string, error)) (problems []string, rows int) {
 	_, model, found := strings.Cut(page, "\n## Threat model\n")
 	if !found {
 		return []string{"there is no threat model"}, 0
 	}
 	model, _, _ = strings.Cut(model, "\n## ")
-	link := regexp.MustCompile(`\[(Test\w+)\]\(([^)]+)\)`)
+	link := regexp.MustCompile(`\[(Test\w+|[\w-]+)\]\(([^)]+_test\.go|[^)]+\.txtar)\)`)
 	for line := range strings.Lines(model) {
 		for _, named := range link.FindAllStringSubmatch(line, -1) {
 			text, err := read(named[2])
-			if err != nil || !strings.Contains(text, "\nfunc "+named[1]+"(") {
+			is := "\nfunc " + named[1] + "("
+			if strings.HasSuffix(named[2], ".txtar") {
+				is = ""
+			}
+			if err != nil || !strings.Contains(text, is) {
 				problems = append(problems, fmt.Sprintf("%s is not in %s", named[1], named[2]))
 			}
 		}
@@ -60,7 +64,10 @@ func TestThreatModel(t *testing.T) {
 
 func TestPlantedPromises(t *testing.T) {
 	read := func(path string) (string, error) {
-		if path != "a_test.go" {
+		switch path {
+		case "a.txtar":
+			return "-- input --", nil
+		case "b_test.go", "b.txtar":
 			return "", os.ErrNotExist
 		}
 		return "package a\n\nfunc TestA(t *testing.T) {\n", nil
@@ -76,6 +83,9 @@ func TestPlantedPromises(t *testing.T) {
 		{"a sentence about [TestB](a_test.go)", false},
 		{"| lie | fails | [TestB](a_test.go) |", false},
 		{"| lie | fails | [TestA](b_test.go) |", false},
+		{"| lie | fails | [a-story](a.txtar), [TestA](a_test.go) |", true},
+		{"| lie | fails | [a-story](b.txtar) |", false},
+		{"| lie | fails | [TestA](a.md) |", false},
 		{"| lie | fails | TestA |", false},
 		{"| lie | fails | [TestA](a_test.go), believe it |", false},
 		{"| lie | fails | |", false},
