@@ -33,7 +33,7 @@ line says fail.
 
     kernel, jit          what the programs need from the kernel, tried by loading a few instructions; net.core.bpf_jit_*
     cgroup2, bpffs       whether they are mounted, or can be
-    memory               what the maps use, compared with the machine's memory and memory.max of this process's cgroup
+    memory               what the maps use, compared with the machine's memory and the limit of this process's cgroup
     kube-proxy           its process, the device kube-ipvs0, and its chains in nftables, which include those of iptables
                          unless iptables is of the legacy kind; the line says so
     other networks, cni  devices and chains of other plugins, and which network the container runtime uses

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -59,29 +60,47 @@ func (n *Node) totalMemory() (uint64, error) {
 	return 0, errors.New("proc/meminfo has no MemTotal")
 }
 
-// memoryLimit returns the smallest memory.max of this process's cgroup and its ancestors, and the
-// file it is in; where is "" if there is no limit.
-func (n *Node) memoryLimit() (least uint64, where string) {
-	groups, err := n.read("proc/self/cgroup")
-	if err != nil {
-		return 0, ""
+// hierarchy is a way in which the kernel may account memory, and the files that say how much.
+type hierarchy struct {
+	trees       []string // where it may be mounted
+	limit, used string   // names of files
+	idle        string   // the row of memory.stat with what the kernel takes back first
+}
+
+// hierarchies returns cgroup2 and the memory controller of version 1. With both, which is hybrid,
+// memory is in one of them.
+func hierarchies() []hierarchy {
+	return []hierarchy{
+		{[]string{"sys/fs/cgroup", "sys/fs/cgroup/unified"}, "memory.max", "memory.current", "inactive_file"},
+		{[]string{"sys/fs/cgroup/memory"}, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"},
 	}
-	for line := range strings.Lines(groups) {
-		at, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
+}
+
+// unlimited is what version 1 has for no limit: the most that pages can be, whatever their size.
+const unlimited = 1 << 62
+
+// memoryLimit returns the smallest limit of this process's cgroup and its ancestors, and the file it
+// is in; where is "" if there is no limit.
+func (n *Node) memoryLimit() (least uint64, where string) {
+	least, where, _ = n.smallestLimit()
+	return least, where
+}
+
+func (n *Node) smallestLimit() (least uint64, where string, of hierarchy) {
+	for i, h := range hierarchies() {
+		at, ok := n.cgroupIn(i == 0)
 		if !ok {
 			continue
 		}
-		// Cleaned as an absolute path, it cannot lead out of the tree.
-		at = path.Clean("/" + at)
 		if at == "/" {
-			at = n.ownCgroup()
+			at = n.ownCgroup(h.trees)
 		}
 		for ; ; at = path.Dir(at) {
-			for _, tree := range cgroupTrees() {
-				file := path.Join(tree, at, "memory.max")
+			for _, tree := range h.trees {
+				file := path.Join(tree, at, h.limit)
 				limit, err := strconv.ParseUint(first(n.read(file)), 10, 64)
-				if err == nil && (where == "" || limit < least) {
-					least, where = limit, "/"+file
+				if err == nil && limit < unlimited && (where == "" || limit < least) {
+					least, where, of = limit, "/"+file, h
 				}
 			}
 			if at == "/" {
@@ -89,18 +108,60 @@ func (n *Node) memoryLimit() (least uint64, where string) {
 			}
 		}
 	}
-	return least, where
+	return least, where, of
 }
 
-// cgroupTrees returns where the tree of cgroup2 may be mounted.
-func cgroupTrees() []string { return []string{"sys/fs/cgroup", "sys/fs/cgroup/unified"} }
+// cgroupIn returns this process's cgroup in version 2, or in version 1's memory controller.
+func (n *Node) cgroupIn(v2 bool) (at string, ok bool) {
+	groups, err := n.read("proc/self/cgroup")
+	if err != nil {
+		return "", false
+	}
+	for line := range strings.Lines(groups) {
+		words := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(words) < 3 {
+			continue
+		}
+		is := slices.Contains(strings.Split(words[1], ","), "memory")
+		if v2 {
+			is = words[0] == "0" && words[1] == ""
+		}
+		if is {
+			// Cleaned as an absolute path, it cannot lead out of the tree.
+			return path.Clean("/" + words[2]), true
+		}
+	}
+	return "", false
+}
 
-// ownCgroup returns the path of this process's cgroup in the tree. A container usually sees its own
-// cgroup as the root, while the chart mounts the node's whole tree. The processes that a cgroup
-// lists have the numbers that they have here.
-func (n *Node) ownCgroup() string {
+// MemoryUse returns how much memory counts against the smallest limit of this process's cgroup and
+// its ancestors, without what the kernel takes back before it kills anybody. where is the file of the
+// limit, or "" if there is none.
+func (n *Node) MemoryUse() (used, limit uint64, where string) {
+	limit, where, of := n.smallestLimit()
+	if where == "" {
+		return 0, 0, ""
+	}
+	dir := path.Dir(where)
+	used, err := strconv.ParseUint(first(n.read(path.Join(dir, of.used))), 10, 64)
+	if err != nil {
+		return 0, 0, ""
+	}
+	for line := range strings.Lines(first(n.read(path.Join(dir, "memory.stat")))) {
+		if words := strings.Fields(line); len(words) == 2 && words[0] == of.idle {
+			idle, _ := strconv.ParseUint(words[1], 10, 64)
+			used -= min(used, idle)
+		}
+	}
+	return used, limit, where
+}
+
+// ownCgroup returns the path of this process's cgroup in a tree, which may be at one of several
+// places. A container usually sees its own cgroup as the root, while the chart mounts the node's
+// whole tree. The processes that a cgroup lists have the numbers that they have here.
+func (n *Node) ownCgroup(trees []string) string {
 	pid, _, _ := strings.Cut(first(n.read("proc/self/stat")), " ")
-	for _, tree := range cgroupTrees() {
+	for _, tree := range trees {
 		if at, ok := n.findProcess(pid, tree, "/"); ok {
 			return at
 		}
