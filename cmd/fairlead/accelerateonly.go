@@ -25,6 +25,7 @@ type lone struct {
 	source      source
 	store       *model.Store
 	started     time.Time
+	before      starts
 	accelerator *accelerator
 	annotations *annotationWatch
 	metrics     *metrics.Metrics
@@ -59,6 +60,9 @@ func runAccelerateOnly(ctx context.Context, cfg *config.Config, level *slog.Leve
 	if err != nil {
 		return err
 	}
+	var ends func()
+	a.before, ends = beginLife(cfg.StateDir, log)
+	defer ends()
 	running := newTasks(ctx)
 	defer running.end()
 	running.start("api", server.Serve)
@@ -98,7 +102,7 @@ func (a *lone) handlers(level *slog.LevelVar) api.Handlers {
 
 // status returns the state of this node, as far as it concerns this agent.
 func (a *lone) status() observe.Status {
-	s := observe.Status{Version: version(), Mode: a.cfg.Mode, Node: a.cfg.NodeName, Started: a.started, Problems: a.problems()}
+	s := observe.Status{Version: version(), Mode: a.cfg.Mode, Node: a.cfg.NodeName, Started: a.started, Agent: lifeStatus(a.before, time.Now()), Problems: a.problems()}
 	missing := a.store.Unsynced()
 	s.Source = &observe.SourceStatus{Kind: a.cfg.Source, Synced: len(missing) == 0, Missing: missing}
 	a.source.fill(s.Source)

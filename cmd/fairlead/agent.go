@@ -40,6 +40,7 @@ type agent struct {
 	source  source
 	store   *model.Store
 	started time.Time
+	before  starts // agents before this one
 
 	nodes    *nodes.Table
 	metrics  *metrics.Metrics

@@ -181,7 +181,7 @@ func (r *removal) restore(cfg *config.Config) error {
 
 // removeState removes the agent's directory, unless it holds files of others.
 func (r *removal) removeState(cfg *config.Config, claim *api.Claim) error {
-	for _, file := range []string{pluginSocket(cfg), serversFile(cfg), bbrFile(cfg), sockmapFile(cfg)} {
+	for _, file := range []string{pluginSocket(cfg), serversFile(cfg), bbrFile(cfg), sockmapFile(cfg), startsFile(cfg.StateDir)} {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove a file of the agent: %w", err)
 		}

@@ -99,6 +99,10 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		return err
 	}
 
+	// Others may use the state directory until the server has its lock.
+	var ends func()
+	agent.before, ends = beginLife(cfg.StateDir, log)
+	defer ends()
 	running := newTasks(ctx)
 	defer running.end()
 	ctx, start := running.ctx, running.start

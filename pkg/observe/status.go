@@ -11,6 +11,7 @@ type Status struct {
 	Mode      string          `json:"mode,omitempty"` // "accelerate-only" if the agent runs nothing but Sockmap; else empty
 	Node      string          `json:"node,omitempty"`
 	Started   time.Time       `json:"started,omitzero"`
+	Agent     *AgentStatus    `json:"agent,omitempty"`     // nil without an agent
 	Source    *SourceStatus   `json:"source,omitempty"`    // nil without an agent
 	Reconcile *ReconcileState `json:"reconcile,omitempty"` // nil without an agent, or before the maps exist
 	Datapath  DatapathStatus  `json:"datapath"`
@@ -157,6 +158,7 @@ func (s *Status) Judge() {
 			say("Program %s is not attached, so its function does not work.", p.Name)
 		}
 	}
+	s.Agent.judge(say)
 	s.Datapath.Attachment.judge(s.Datapath.CgroupRoot, say)
 	s.Datapath.Outside.judge(say)
 	s.Flows.judge(say)

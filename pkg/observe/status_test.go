@@ -173,6 +173,16 @@ func TestJudge(t *testing.T) {
 		}},
 		{"no way to other nodes", func(s *Status) { s.PodNetwork.Routing.Error = "no buffer space" }, []string{"may be unreachable: no buffer space."}},
 		{"changes of routes are not followed", func(s *Status) { s.Ways = &WayStatus{Error: "no buffer space"} }, []string{"its packets cost more: no buffer space."}},
+		{"agents were killed a few times", func(s *Status) { s.Agent = &AgentStatus{Killed: 50, KilledLately: 4, LastKilled: time.Unix(1000, 0)} }, nil},
+		{"agents were killed again and again", func(s *Status) { s.Agent = &AgentStatus{Killed: 10, KilledLately: 10, LastKilled: time.Unix(1000, 0)} }, []string{
+			"has ended 10 times in the last 10 minutes without having been told to, the last time at 1970-01-01T00:16:40Z."}},
+		{"far from the memory limit", func(s *Status) {
+			s.Agent = &AgentStatus{MemoryUsed: 89 << 20, MemoryLimit: 100 << 20, MemoryFile: "/x"}
+		}, nil},
+		{"near the memory limit", func(s *Status) {
+			s.Agent = &AgentStatus{MemoryUsed: 90 << 20, MemoryLimit: 100 << 20, MemoryFile: "/x"}
+		}, []string{
+			"uses 90.0 MiB of the 100.0 MiB of memory that it may use (/x)"}},
 		{"a device has no carrier", func(s *Status) { s.Datapath.Outside.Devices[0].Link = NoCarrier }, []string{"Device eth0 has no carrier"}},
 		{"a device is down, and nothing is served", func(s *Status) {
 			s.Datapath.Outside.Idle, s.Datapath.Outside.Devices[0].Link = true, LinkDown

@@ -27,6 +27,9 @@ func (s *Status) WriteText(w io.Writer) error {
 	if !s.Started.IsZero() {
 		row("started", "%s", clock(s.Started))
 	}
+	if text := s.Agent.text(); text != "" {
+		row("agent", "%s", text)
+	}
 	if s.Source != nil {
 		row("source", "%s", s.Source.text())
 	}
