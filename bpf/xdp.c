@@ -314,18 +314,7 @@ __noinline int xdp_parse(struct xdp_md *ctx, struct packet *p, __u32 lacks)
  * whatever flow it seems to belong to. */
 __noinline int xdp_is_marked(struct xdp_md *ctx, const struct packet *p)
 {
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct ipv6hdr *ip6;
-	struct iphdr *ip;
-
-	if (!p)
-		return false;
-	if (p->is_v4) {
-		ip = packet_at(data, end, p->l3, sizeof(*ip) + 2);
-		return ip && option_is_there4(ip);
-	}
-	ip6 = packet_at(data, end, p->l3, sizeof(*ip6) + sizeof(struct extension));
-	return ip6 && option_is_there6(ip6);
+	return p && option_is_there(p, (void *)(long)ctx->data, (void *)(long)ctx->data_end);
 }
 
 static __always_inline bool xdp_is_to(const __u16 *dest, const void *mac)
@@ -445,7 +434,7 @@ int xdp_from_netdev(struct xdp_md *ctx)
 	p = (struct packet) { .ifindex = ctx->ingress_ifindex, .bounces = true };
 	a = (struct action) {};
 	parsed = xdp_parse(ctx, &p, plain_lacks(outcome));
-	if (p.is_tagged || (option_is_due(&p) && xdp_is_marked(ctx, &p)))
+	if (p.is_tagged || (cfg.dsr_accept && option_is_due(&p) && xdp_is_marked(ctx, &p)))
 		return XDP_PASS;
 	if (parsed != PARSED_FLOW)
 		return xdp_other(ctx, &p, &a, parsed);

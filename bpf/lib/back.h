@@ -2,16 +2,17 @@
 /* This file contains what a backend's node does with flows whose replies it cannot translate.
  * Replies get the frontend's address where they leave by a device with our tc programs. Replies to
  * a client on this node, or behind any other device, do not pass there. Packets of such a flow are
- * given back, one by one, to the node that forwarded them: in the same encapsulation, from the
- * backend to that node, with port zero, which no backend has. See fallback.h for what that node
- * does. */
+ * given back, one by one, to the node that forwarded them: in the same encapsulation, from this node
+ * to that one, with port zero, which no backend has. So are packets for a backend that this node
+ * does not know to be the service's. See fallback.h for what that node does. */
 #pragma once
 
 #include "first.h"
 
-/* Reports whether replies to a flow's first packet would not leave by a device of ours, by a FIB
- * lookup for such a reply. If the client is on this node the lookup yields no device. A packet that
- * came with an IP option cannot be given back, because it does not tell which node sent it. */
+/* Reports whether a packet is for no backend that is known here, or replies to a flow's first packet
+ * would not leave by a device of ours, by a FIB lookup for such a reply. If the client is on this node the lookup
+ * yields no device. A packet that came with an IP option cannot be given back, because it does not tell which node
+ * sent it. */
 static __noinline int back_is_due(void *ctx, const struct packet *p, const struct action *a)
 {
 	struct hint *hint = hosted_hint();
@@ -19,6 +20,8 @@ static __noinline int back_is_due(void *ctx, const struct packet *p, const struc
 
 	if (!hint || hint->direct == DIRECT_OFF)
 		return false;
+	if (!hint->is_known)
+		return true;
 	route_find(ctx, p, &way);
 	return !way.ifindex || !bpf_map_lookup_elem(&served, &way.ifindex);
 }
@@ -34,10 +37,11 @@ static __noinline int back_give(void *ctx, const struct packet *p, struct action
 	a->reason = REASON_GIVEN_BACK;
 	a->is_first = false;
 	a->to = (struct ct_entry) {
-		.saddr = hint->backend,
 		.daddr = hint->from,
 		.flags = hint->direct << DIRECT_SHIFT,
 	};
+	if (!first_masquerade(p->is_v4 ? SNAT_NODE4 : SNAT_NODE6, &a->to))
+		return action_drop(a, REASON_NO_ADDRESS);
 	route_find(ctx, p, &a->to);
 	return 0;
 }

@@ -105,10 +105,8 @@ static __always_inline bool decide_known(void *ctx, const struct packet *p, stru
 		action_drop(a, REASON_FLOW_RACE);
 	if (!row)
 		return torn;
-	if (ct_is_astray(&a->to)) {
-		action_drop(a, REASON_SPOOFED);
+	if (half_refuses(p, a))
 		return true;
-	}
 	if (a->to.flags & CT_INSIDE || route_is_elsewhere(p, &a->to))
 		return true;
 	if (p->tcp_flags & TCP_SYN && decide_renew(p, &a->to))

@@ -17,15 +17,14 @@
  * trip. */
 #define FALLBACK_TICKS 32
 
-/* Reports whether an encapsulated packet without a port came from the backend's node and belongs to
- * a flow of ours. */
+/* Reports whether an encapsulated packet without a port belongs to a flow that is forwarded from the
+ * address that it came to. */
 static __noinline int fallback_is_known(const struct hint *hint, const struct flow *inner)
 {
 	struct ct_entry row;
 
 	return ct_known(inner, &row) == CT_KNOWN && !(row.flags & CT_REPLY) &&
-	       (row.flags & CT_DIRECT) >> DIRECT_SHIFT != DIRECT_OPT && addr_equal(&row.daddr, &hint->from) &&
-	       addr_equal(&row.saddr, &hint->backend);
+	       (row.flags & CT_DIRECT) >> DIRECT_SHIFT != DIRECT_OPT && addr_equal(&row.saddr, &hint->backend);
 }
 
 /* Parses the flow of the inner packet, in a stack frame of its own that is gone before the flow is
@@ -48,14 +47,6 @@ static __noinline int fallback_is_ours(const struct hint *hint, const struct pac
 	struct flow flow;
 
 	return fallback_read(&flow, p, data, end, p->l3 + hint->len) && fallback_is_known(hint, &flow);
-}
-
-/* Reports whether another node sent a packet: it forwarded it, or gives it back. */
-static __always_inline bool fallback_or_forwarded(struct hint *hint, const struct packet *p, void *data, void *end)
-{
-	if (!unwrap_read(hint, p, data, end))
-		return false;
-	return hint->port ? unwrap_is_ours(hint, p, data, end) : fallback_is_ours(hint, p, data, end);
 }
 
 /* Reports whether a packet that could not be forwarded to the backend's node may use this node's

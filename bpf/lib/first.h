@@ -227,7 +227,7 @@ static __always_inline enum reason first_backend(const struct packet *p, const s
 	if (svc->kind == SVC_LOAD_BALANCER && !ranges_allow(service, index, &p->flow.saddr))
 		return REASON_SOURCE_RANGE;
 	scope = first_scope(service, svc, inside);
-	choice->direct = inside ? 0 : option_mode(p, service->flags & SERVICE_DIRECT);
+	choice->direct = inside || p->is_unwrapped ? 0 : option_mode(p, service->flags & SERVICE_DIRECT);
 	if (service->affinity_seconds)
 		state = affinity_find(&key, service, scope, choice);
 	if (state == AFFINITY_HOLDS)
@@ -318,12 +318,14 @@ static __always_inline int first_target(const struct packet *p, struct action *a
 {
 	struct svc *svc = first_frontend(p, inside);
 
-	if (!inside && p->is_unwrapped)
-		return hosted_target(p, svc, a);
+	if (!svc && !inside && p->is_unwrapped)
+		svc = hosted_frontend(&p->flow);
 	if (!svc)
 		return 0;
 	if (!inside && svc->kind == SVC_CLUSTER_IP && !cfg.external_clusterip)
 		return action_drop(a, REASON_CLUSTER_IP);
+	if (!inside && p->is_unwrapped && hosted_target(p, svc, a))
+		return 0;
 	return first_point(p, svc, a, inside);
 }
 

@@ -11,6 +11,48 @@ enum {
 	FORWARDED_HEAD = 128, /* covers the IP header and what follows it */
 };
 
+/* Reports whether a packet's destination is on this node. That of a backend that no service has any
+ * more is, too: its flows go on. */
+static __noinline int forwarded_is_here(void *ctx, const struct packet *p)
+{
+	struct svc_key key = { .addr = p->flow.daddr, .hosted = HOSTED_BACKEND };
+	struct ct_entry way = { .saddr = p->flow.saddr, .daddr = p->flow.daddr };
+
+	if (bpf_map_lookup_elem(&svcs, &key))
+		return true;
+	route_find(ctx, p, &way);
+	return !way.ifindex || !bpf_map_lookup_elem(&served, &way.ifindex);
+}
+
+/* Reports whether a packet's option names a frontend, or without ports the address of one. */
+static __always_inline bool forwarded_is_for_frontend(const struct packet *p, const struct action *a)
+{
+	struct svc_key to = { .addr = a->to.daddr, .port = a->to.dport, .proto = p->flow.proto };
+
+	return option_has_ports(p) ? unwrap_is_frontend(&to) : unwrap_is_address(&to.addr);
+}
+
+/* Reports whether another node sent a packet to this one: it forwarded it, or gives it back. Whoever
+ * else sends such a packet has it treated like any other. */
+static __always_inline bool forwarded_is(struct __sk_buff *skb, struct hint *hint, const struct packet *p)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+
+	if (!unwrap_read(hint, p, data, end) || !unwrap_is_node(&hint->from))
+		return false;
+	if (hint->direct == DIRECT_GENEVE && bpf_ntohs(p->flow.sport) > GENEVE_LAST_SOURCE)
+		return false;
+	return hint->port ? unwrap_is_ours(hint, p, data, end) && forwarded_is_here(skb, p)
+			  : fallback_is_ours(hint, p, data, end);
+}
+
+/* Reports whether a packet has our option, and makes it linear up to there. */
+static __always_inline bool forwarded_has_option(struct __sk_buff *skb, const struct packet *p)
+{
+	return !bpf_skb_pull_data(skb, skb->len < FORWARDED_HEAD ? skb->len : FORWARDED_HEAD) &&
+	       option_is_there(p, (void *)(long)skb->data, (void *)(long)skb->data_end);
+}
+
 /* Restores a packet that has our IP option. A packet that only looks as if it had one belongs to no
  * flow. */
 __noinline int tc_undirect(struct __sk_buff *skb, struct packet *p)
@@ -20,7 +62,7 @@ __noinline int tc_undirect(struct __sk_buff *skb, struct packet *p)
 	struct action a = {};
 	int found, parsed;
 
-	if (!p || !hint || bpf_skb_pull_data(skb, skb->len < FORWARDED_HEAD ? skb->len : FORWARDED_HEAD))
+	if (!p || !hint)
 		return PARSED_OTHER;
 	found = unmark_read(&to, p, (void *)(long)skb->data, (void *)(long)skb->data_end);
 	if (found == UNMARK_NONE)
@@ -37,7 +79,7 @@ __noinline int tc_undirect(struct __sk_buff *skb, struct packet *p)
 	hint->direct = DIRECT_OFF; /* an option does not say which node added it */
 	a.to.daddr = to.addr;
 	a.to.dport = option_has_ports(p) ? to.port : p->flow.dport;
-	if (!skb_point(skb, p, &a))
+	if (!forwarded_is_for_frontend(p, &a) || !skb_point(skb, p, &a))
 		return PARSED_OTHER;
 	p->flow.daddr = a.to.daddr;
 	p->flow.dport = a.to.dport;
@@ -51,8 +93,9 @@ __noinline int tc_unwrap(struct __sk_buff *skb, struct packet *p)
 	int parsed;
 
 	if (p && option_is_due(p))
-		return tc_undirect(skb, p);
-	if (!p || !hint || !fallback_or_forwarded(hint, p, (void *)(long)skb->data, (void *)(long)skb->data_end) ||
+		return forwarded_has_option(skb, p) && forwarded_is_here(skb, p) ? tc_undirect(skb, p)
+										 : PARSED_OTHER;
+	if (!p || !hint || !forwarded_is(skb, hint, p) ||
 	    bpf_skb_adjust_room(skb, -(__s32)hint->len, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
 		return PARSED_OTHER;
 	parsed = read_packet(skb, p, 0);

@@ -14,6 +14,20 @@ enum half_outcome {
 	HALF_LOST, /* another flow has the reply's key */
 };
 
+/* Drops a packet that cannot belong to the flow whose row it has: one of a pod or of this node that
+ * came in from outside, or a reply that another node has forwarded, as nodes only forward what
+ * clients send. */
+static __always_inline bool half_refuses(const struct packet *p, struct action *a)
+{
+	if (ct_is_astray(&a->to))
+		action_drop(a, REASON_SPOOFED);
+	else if ((p->is_unwrapped || p->is_returned) && a->to.flags & CT_REPLY)
+		action_drop(a, REASON_STRAY);
+	else
+		return false;
+	return true;
+}
+
 static __always_inline int half_forget(const struct flow *flow, const struct flow *back)
 {
 	__u32 gone = !bpf_map_delete_elem(&ct_half, flow);
@@ -200,10 +214,8 @@ static __always_inline bool half_decide(void *ctx, const struct packet *p, struc
 		action_drop(a, REASON_FLOW_RACE);
 	if (!row)
 		return torn;
-	if (ct_is_astray(&a->to)) {
-		action_drop(a, REASON_SPOOFED);
+	if (half_refuses(p, a))
 		return true;
-	}
 	if (a->to.flags & CT_INSIDE || route_is_elsewhere(p, &a->to))
 		return true;
 	if (a->to.flags & CT_DIRECT)

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* This file contains local backends as other nodes refer to them: those nodes forward to them what
  * clients dialed, and leave the reply to this node. Such packets may be forged, like any other, so
- * everything that they name is checked against this node's own rows. */
+ * everything that they name is checked against this node's own rows: a backend gets only what was
+ * sent to a service that has it. */
 #pragma once
 
 #include "action.h"
 #include "packet.h"
 #include "ranges.h"
 
-/* Reports whether a backend on this node has the address and port, or the address if the port is
- * zero. */
-static __always_inline bool hosted_is(const struct addr *addr, __be16 port)
+/* Reports whether a service has a backend on this node. */
+static __always_inline bool hosted_serves(const struct hint *hint, __u32 service)
 {
-	struct svc_key key = { .addr = *addr, .port = port, .hosted = 1 };
+	struct svc_key key = {
+		.addr = hint->backend, .port = hint->port, .hosted = HOSTED_BACKEND, .service = service
+	};
 
 	return bpf_map_lookup_elem(&svcs, &key);
 }
@@ -37,7 +39,7 @@ static __always_inline struct svc *hosted_frontend(const struct flow *flow)
 
 	if (svc)
 		return svc;
-	key.hosted = 1;
+	key.hosted = HOSTED_BACKEND;
 	key.addr = flow->daddr;
 	svc = bpf_map_lookup_elem(&svcs, &key);
 	return svc ? svc : hosted_node_port(&key);
@@ -52,25 +54,25 @@ static __always_inline struct hint *hosted_hint(void)
 	return bpf_map_lookup_elem(&hints, &zero);
 }
 
-/* Points the first packet of a flow at the backend that another node chose. */
+/* Points the first packet of a flow at the backend that another node chose. If the service has no
+ * such backend here, as far as this node knows, the packet is to be given back (see back.h), since
+ * nodes learn of endpoints at different times. An option does not tell whom to give it back to, and
+ * anybody can write one. False: this node serves the packet as if its client had dialed here. */
 static __noinline int hosted_target(const struct packet *p, struct svc *svc, struct action *a)
 {
 	struct hint *hint = hosted_hint();
-	struct service *service;
-	__u32 index;
+	__u32 index = svc->service;
+	struct service *service = bpf_map_lookup_elem(&services, &index);
 
-	if (!svc)
-		svc = hosted_frontend(&p->flow);
-	if (!svc || !hint || !hint->port || !hosted_is(&hint->backend, hint->port))
-		return action_drop(a, REASON_STRAY);
-	if (svc->kind == SVC_CLUSTER_IP && !cfg.external_clusterip)
-		return action_drop(a, REASON_CLUSTER_IP);
-	index = svc->service;
-	service = bpf_map_lookup_elem(&services, &index);
 	if (!service)
-		return action_drop(a, REASON_BAD_TABLE);
+		return !action_drop(a, REASON_BAD_TABLE);
+	if (!hint || !hint->port)
+		return !action_drop(a, REASON_STRAY);
 	if (svc->kind == SVC_LOAD_BALANCER && !ranges_allow(service, index, &p->flow.saddr))
-		return action_drop(a, REASON_SOURCE_RANGE);
+		return !action_drop(a, REASON_SOURCE_RANGE);
+	hint->is_known = hosted_serves(hint, index);
+	if (hint->direct == DIRECT_OFF && (!hint->is_known || service->flags & SERVICE_SOURCE_RANGES))
+		return false;
 	a->verdict = VERDICT_REWRITE;
 	a->to = (struct ct_entry) {
 		.saddr = p->flow.saddr,
@@ -79,5 +81,5 @@ static __noinline int hosted_target(const struct packet *p, struct svc *svc, str
 		.dport = hint->port,
 		.flags = CT_STACK | (svc->kind == SVC_LOAD_BALANCER ? CT_GUARDED : 0),
 	};
-	return 0;
+	return true;
 }

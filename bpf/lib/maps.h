@@ -6,6 +6,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "hostedrows.h"
 #include "podrows.h"
 #include "reason.h"
 #include "sockrows.h"

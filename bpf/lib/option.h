@@ -96,6 +96,20 @@ static __always_inline bool option_is_there6(const struct ipv6hdr *ip)
 	return ip->nexthdr == IPPROTO_DSTOPTS && option_is_first6((const void *)(ip + 1));
 }
 
+/* Reports whether a packet begins with our option. */
+static __always_inline bool option_is_there(const struct packet *p, void *data, void *end)
+{
+	struct ipv6hdr *ip6;
+	struct iphdr *ip;
+
+	if (p->is_v4) {
+		ip = packet_at(data, end, p->l3, sizeof(*ip) + 2);
+		return ip && option_is_there4(ip);
+	}
+	ip6 = packet_at(data, end, p->l3, sizeof(*ip6) + sizeof(struct extension));
+	return ip6 && option_is_there6(ip6);
+}
+
 /* Reports whether the packets of a flow can get the option, judged by its first packet. Options of
  * its own that leave no room are in every packet of a flow, and those of IPv6 may be hop-by-hop
  * options, which have to come first. A client inside the cluster cannot use the mode either: the

@@ -139,6 +139,11 @@ enum icmp6 {
 
 enum {
 	GENEVE_PORT = 6081,
+	/* Source ports of what nodes encapsulate. They are privileged, and lie outside the ports
+	 * that nodes give to what they masquerade: otherwise clients and pods could have a node
+	 * send packets that look like its own. */
+	GENEVE_FIRST_SOURCE = 512,
+	GENEVE_LAST_SOURCE = 1023,
 	GENEVE_WORDS = 2, /* of options: ours alone */
 	GENEVE_ETHERNET = 0x6558,
 	GENEVE_CLASS = 0xff1d, /* the class for experiments, RFC 8926, 3.5 */

@@ -9,7 +9,8 @@ struct packet_config {
 	/* ports in host byte order, apart from NodePorts and those of the node's own sockets */
 	__u16 snat_first;
 	__u16 snat_last;
-	__u32 tick_shift;	  /* a tick is 2^tick_shift jiffies, about a second */
+	__u16 tick_shift;	  /* a tick is 2^tick_shift jiffies, about a second */
+	__u16 dsr_accept;	  /* nonzero: other nodes may forward packets to backends here */
 	__u16 external_clusterip; /* nonzero: outside clients may use ClusterIPs */
 	/* nonzero: packets of this node itself to services are balanced */
 	__u16 own;

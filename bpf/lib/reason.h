@@ -30,7 +30,7 @@ enum reason {
 	REASON_CLUSTER_IP,   /* an outside client dialed a ClusterIP: dropped */
 	REASON_SOURCE_RANGE, /* the client is not in the service's source ranges: dropped */
 	REASON_TOO_BIG,	     /* exceeds the next link's MTU and must not be fragmented: dropped */
-	REASON_STRAY,	     /* forwarded by another node for no backend that is here: dropped */
+	REASON_STRAY,	     /* forwarded by another node, but not to a frontend, or twice: dropped */
 	REASON_GIVEN_BACK,   /* replies would not leave by a device of ours: carried on by the node
 				that forwarded the packet here */
 	REASON_NO_PORTS,     /* from a pod, needs the node's address but has no ports: dropped */
@@ -47,6 +47,7 @@ enum reason {
 				are read, so that it may be TCP: dropped */
 	REASON_HORIZON,	     /* a pod exceeds its send rate; this would wait too long: dropped */
 	REASON_JAM,	     /* a pod exceeds its receive rate; this would wait too long: dropped */
+	REASON_FORGED,	     /* a pod's packet looks as if a node had forwarded it: dropped */
 	REASONS,
 };
 

@@ -5,6 +5,7 @@
 
 #include "pods.h"
 #include "read.h"
+#include "unwrap.h"
 
 enum {
 	SENDER_GOES = 0,   /* to any destination */
@@ -130,6 +131,31 @@ static __always_inline int sender_content(struct __sk_buff *skb, const struct pa
 	return parsed == PARSED_ICMP && !p->is_v4 ? sender_nd(skb, p) : SENDER_GOES;
 }
 
+/* What has to be read of a packet to find what it encapsulates: two headers with IPv4 options, and
+ * Geneve. */
+#define SENDER_PULL 256
+
+/* Reports whether a packet looks as if a node had forwarded it to a backend, see unwrap.h: other
+ * nodes would believe it if it had its node's address by the time that it gets there. Tunnels that
+ * lead elsewhere are the pod's own business. */
+static __noinline int sender_forges(struct __sk_buff *skb, const struct packet *p, enum parsed parsed)
+{
+	struct hint hint = {};
+	void *data, *end;
+
+	if (!option_is_due(p) && !unwrap_may_be(p, parsed))
+		return false;
+	if (bpf_skb_pull_data(skb, skb->len < SENDER_PULL ? skb->len : SENDER_PULL))
+		return true;
+	data = (void *)(long)skb->data;
+	end = (void *)(long)skb->data_end;
+	if (option_is_there(p, data, end))
+		return true;
+	if (!unwrap_may_be(p, parsed) || !unwrap_read(&hint, p, data, end))
+		return false;
+	return hint.direct == DIRECT_GENEVE || unwrap_is_ours(&hint, p, data, end);
+}
+
 /* A pod without an address may look for one by DHCP. */
 static __always_inline int sender_nobody4(const struct packet *p, enum parsed parsed)
 {
@@ -192,11 +218,13 @@ __noinline int sender_check(struct __sk_buff *skb, struct packet *p)
 		return REASON_LOOPBACK;
 	if (!p->is_v4 && (addr_is_v4(&p->flow.saddr) || addr_is_v4(&p->flow.daddr)))
 		return REASON_SPOOFED;
+	if (sender_forges(skb, p, parsed))
+		return REASON_FORGED;
 	return link->flags & POD_UNCHECKED ? SENDER_GOES : sender_ip(skb, p, parsed);
 }
 
-/* Reports whether a packet has a protocol by which no pod can pose as another, in the header right
- * behind the fixed IP header. */
+/* Reports whether a packet has a protocol by which no pod can pose as another, or as a node, in the
+ * header right behind the fixed IP header. */
 static __always_inline bool sender_is_plain(void *l4, void *end, __u8 proto, bool is_v4)
 {
 	if (proto == IPPROTO_TCP)
@@ -204,7 +232,8 @@ static __always_inline bool sender_is_plain(void *l4, void *end, __u8 proto, boo
 	if (proto != IPPROTO_UDP)
 		return is_v4 && proto == IPPROTO_ICMP;
 	return l4 + sizeof(struct udphdr) <= end &&
-	       ((struct udphdr *)l4)->source != bpf_htons(is_v4 ? DHCP4_SERVER : DHCP6_SERVER);
+	       ((struct udphdr *)l4)->source != bpf_htons(is_v4 ? DHCP4_SERVER : DHCP6_SERVER) &&
+	       ((struct udphdr *)l4)->dest != bpf_htons(GENEVE_PORT);
 }
 
 /* Returns the pod that a packet read by pods_read evidently is from, or NULL. */

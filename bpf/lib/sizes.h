@@ -4,7 +4,7 @@
 
 #include "types.h"
 
-_Static_assert(sizeof(struct svc_key) == 20, "a key has no hidden padding");
+_Static_assert(sizeof(struct svc_key) == 24, "a key has no hidden padding");
 _Static_assert(sizeof(struct service) == 32, "two services share a cache line");
 _Static_assert(sizeof(struct slot) == 8, "a slot is loaded with one instruction");
 _Static_assert(sizeof(struct backend) == 24, "a backend has no hidden padding");
@@ -23,6 +23,5 @@ _Static_assert(sizeof(struct turnover) == 16, "a value has no hidden padding");
 _Static_assert(sizeof(struct late) == 56, "a row has no hidden padding");
 _Static_assert(sizeof(struct late_mark) == 16, "a row has no hidden padding");
 _Static_assert(sizeof(struct allowance) == 16, "a value has no hidden padding");
-_Static_assert(sizeof(struct hint) == 40, "a row has no hidden padding");
 _Static_assert(sizeof(struct watch) == 56, "a value has no hidden padding");
 _Static_assert(sizeof(struct event) == 112, "an event has no hidden padding");

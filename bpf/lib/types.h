@@ -17,11 +17,9 @@ struct svc_key {
 	struct addr addr;
 	__be16 port;
 	__u8 proto;
-	/* Nonzero: not a frontend but a backend on this node that other nodes forward to. It has
-	 * one row per port and one without a port, both valid for any protocol. A row with a
-	 * protocol was a frontend before this node was drained, and still is one on other nodes,
-	 * which may forward its packets to backends here. */
-	__u8 hosted;
+	__u8 hosted; /* an enum hosted */
+	/* for HOSTED_BACKEND with a port: the index of the service that the backend serves */
+	__u32 service;
 };
 
 enum svc_kind {
@@ -356,15 +354,6 @@ struct late_tally {
 	/* evicted while their first fragment could still arrive, or not sent again */
 	__u64 lost;
 	__u64 refused; /* too large, or their row was busy */
-};
-
-/* The backend that another node chose for the current packet. */
-struct hint {
-	struct addr backend;
-	struct addr from; /* the forwarding node */
-	__be16 port;	  /* zero: none; the packet is given back, see back.h */
-	__u16 len;	  /* length of the encapsulation that the node added */
-	__u32 direct;	  /* kind of that encapsulation, an enum direct */
 };
 
 /* Limits the errors that are sent in reply to packets: a token bucket per CPU. */

@@ -9,7 +9,7 @@
 enum unmark {
 	UNMARK_NONE,
 	UNMARK_OURS,
-	UNMARK_STRAY, /* for a backend here, but not as any node of ours writes it */
+	UNMARK_STRAY, /* not as any node of ours writes it, or of what is no frontend */
 };
 
 /* What the client dialed. */
@@ -22,13 +22,9 @@ static __always_inline int unmark_read4(struct unmarked *to, __u32 at, void *dat
 {
 	struct iphdr *ip = packet_at(data, end, at, sizeof(*ip) + 2);
 	struct option4 *option = (void *)(ip + 1);
-	struct addr addr;
 	__u8 *second;
 
 	if (!ip || !option_is_there4(ip))
-		return UNMARK_NONE;
-	addr = addr_from_v4(ip->daddr);
-	if (!hosted_is(&addr, 0))
 		return UNMARK_NONE;
 	if ((void *)(option + 1) > end || ip->ihl * 4 < sizeof(*ip) + sizeof(*option) ||
 	    option->len != sizeof(*option))
@@ -45,12 +41,8 @@ static __always_inline int unmark_read6(struct unmarked *to, __u32 at, void *dat
 {
 	struct ipv6hdr *ip = packet_at(data, end, at, sizeof(*ip) + sizeof(struct extension));
 	struct option6 *option = (void *)(ip + 1), *second = option + 1;
-	struct addr addr;
 
 	if (!ip || !option_is_there6(ip))
-		return UNMARK_NONE;
-	__builtin_memcpy(&addr, &ip->daddr, sizeof(addr));
-	if (!hosted_is(&addr, 0))
 		return UNMARK_NONE;
 	if ((void *)(option + 1) > end || option->words != sizeof(*option) / 8 - 1 ||
 	    option->pad != OPTION6_PADDING || option->len != sizeof(option->port) + sizeof(option->addr) ||

@@ -8,18 +8,31 @@
 #include "option.h"
 #include "packet.h"
 
-/* Reports whether a packet may be encapsulated. */
-static __always_inline bool unwrap_is_due(const struct packet *p, enum parsed parsed)
+/* Reports whether a packet may have an encapsulation. */
+static __always_inline bool unwrap_may_be(const struct packet *p, enum parsed parsed)
 {
-	if (option_is_due(p))
-		return true;
 	if (parsed == PARSED_FLOW)
 		return p->flow.dport == bpf_htons(GENEVE_PORT) && p->flow.proto == IPPROTO_UDP;
 	return parsed == PARSED_OTHER && p->flow.proto == (p->is_v4 ? IPPROTO_IPIP : IPPROTO_IPV6);
 }
 
+/* Reports whether a packet may have been forwarded by another node, where that is accepted. */
+static __always_inline bool unwrap_is_due(const struct packet *p, enum parsed parsed)
+{
+	return cfg.dsr_accept && (option_is_due(p) || unwrap_may_be(p, parsed));
+}
+
+/* Reports whether an address is a node's, as far as Node objects tell. */
+static __always_inline bool unwrap_is_node(const struct addr *addr)
+{
+	struct addr key = *addr; /* as in ct_known */
+	struct cluster_node *node = bpf_map_lookup_elem(&cluster_nodes, &key);
+
+	return node && node->number;
+}
+
 /* Reports whether a frontend has a row, or its port has one for any address. */
-static __always_inline bool unwrap_is_known(const struct svc_key *frontend)
+static __always_inline bool unwrap_has_row(const struct svc_key *frontend)
 {
 	struct svc_key key = *frontend;
 
@@ -29,36 +42,53 @@ static __always_inline bool unwrap_is_known(const struct svc_key *frontend)
 	return bpf_map_lookup_elem(&svcs, &key);
 }
 
-/* Reports whether the inner packet may be for a frontend; one without ports may be about one. A
- * backend may also be the end of tunnels that are none of our business. */
-static __always_inline bool unwrap_is_frontend(struct svc_key *key, const struct udphdr *ports)
+/* Reports whether a destination is a frontend, here or on a node that is not drained. */
+static __noinline int unwrap_is_frontend(struct svc_key *to)
+{
+	if (unwrap_has_row(to))
+		return true;
+	to->hosted = HOSTED_BACKEND; /* it was a frontend before this node was drained */
+	return unwrap_has_row(to);
+}
+
+/* Reports whether an address is a frontend's. Those with NodePorts are the nodes'. */
+static __noinline int unwrap_is_address(const struct addr *addr)
+{
+	struct svc_key key = { .addr = *addr, .hosted = HOSTED_FRONTEND };
+
+	if (bpf_map_lookup_elem(&svcs, &key))
+		return true;
+	key.addr = addr_any(addr);
+	return bpf_map_lookup_elem(&svcs, &key) && unwrap_is_node(addr);
+}
+
+/* Reports whether an inner packet is for a frontend, or if it has no ports for a frontend's address:
+ * it may be about one. A backend may also be the end of tunnels that are none of our business. */
+static __always_inline bool unwrap_is_due_to(struct svc_key *key, const struct udphdr *ports)
 {
 	if (key->proto != IPPROTO_TCP && key->proto != IPPROTO_UDP && key->proto != IPPROTO_SCTP)
-		return true;
+		return unwrap_is_address(&key->addr);
 	if (!ports)
 		return false;
 	key->port = ports->dest;
-	if (unwrap_is_known(key))
-		return true;
-	key->hosted = 1; /* it was a frontend before this node was drained */
-	return unwrap_is_known(key);
+	return unwrap_is_frontend(key);
 }
 
-static __always_inline bool unwrap_is_ours4(__u32 at, void *data, void *end)
+static __always_inline bool unwrap_is_for4(__u32 at, void *data, void *end)
 {
 	struct iphdr *ip = packet_at(data, end, at, sizeof(*ip));
 	struct svc_key key = {};
 
-	if (!ip || ip->version != 4)
+	if (!ip || ip->version != 4 || ip->ihl < 5)
 		return false;
-	if (ip->ihl != 5 || ip->frag_off & bpf_htons(IP4_OFFSET))
-		return true;
 	key.addr = addr_from_v4(ip->daddr);
+	if (ip->frag_off & bpf_htons(IP4_OFFSET))
+		return unwrap_is_address(&key.addr);
 	key.proto = ip->protocol;
-	return unwrap_is_frontend(&key, packet_at(data, end, at + sizeof(*ip), sizeof(struct udphdr)));
+	return unwrap_is_due_to(&key, packet_at(data, end, at + ip->ihl * 4, sizeof(struct udphdr)));
 }
 
-static __always_inline bool unwrap_is_ours6(__u32 at, void *data, void *end)
+static __always_inline bool unwrap_is_for6(__u32 at, void *data, void *end)
 {
 	struct ipv6hdr *ip = packet_at(data, end, at, sizeof(*ip));
 	struct svc_key key = {};
@@ -67,7 +97,7 @@ static __always_inline bool unwrap_is_ours6(__u32 at, void *data, void *end)
 		return false;
 	__builtin_memcpy(&key.addr, &ip->daddr, sizeof(key.addr));
 	key.proto = ip->nexthdr;
-	return unwrap_is_frontend(&key, packet_at(data, end, at + sizeof(*ip), sizeof(struct udphdr)));
+	return unwrap_is_due_to(&key, packet_at(data, end, at + sizeof(*ip), sizeof(struct udphdr)));
 }
 
 /* Reads an IP header followed by another one. */
@@ -117,12 +147,10 @@ static __noinline int unwrap_read(struct hint *hint, const struct packet *p, voi
 					    : unwrap_read_ipip(hint, p, data, end);
 }
 
-/* Reports whether the encapsulation that was read is for a backend here. */
+/* Reports whether the inner packet of the encapsulation that was read is for a frontend. */
 static __noinline int unwrap_is_ours(const struct hint *hint, const struct packet *p, void *data, void *end)
 {
 	__u32 at = p->l3 + hint->len;
 
-	if (!hosted_is(&hint->backend, 0))
-		return false;
-	return p->is_v4 ? unwrap_is_ours4(at, data, end) : unwrap_is_ours6(at, data, end);
+	return p->is_v4 ? unwrap_is_for4(at, data, end) : unwrap_is_for6(at, data, end);
 }

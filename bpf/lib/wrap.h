@@ -19,7 +19,6 @@ enum {
 	WRAP_TTL = 64,
 	WRAP_TOS = 0xfc,      /* the bits that are copied: ECN is kept in the inner packet only */
 	WRAP_LABEL = 0x10000, /* so that port 0 differs from no label */
-	WRAP_SPORT = 0xc000,
 };
 
 /* No link between nodes has a smaller MTU, although IPv4 would allow it (68, RFC 791), so packets
@@ -58,7 +57,8 @@ static __always_inline __u64 wrap_tunnel(void *at, const struct ct_entry *to, bo
 {
 	const __u32 *hosts = (const __u32 *)to->dmac;
 	__u32 word[] = {
-		bpf_htons(WRAP_SPORT | number) | (__u32)bpf_htons(GENEVE_PORT) << 16,
+		bpf_htons(GENEVE_FIRST_SOURCE + number % (GENEVE_LAST_SOURCE - GENEVE_FIRST_SOURCE + 1)) |
+			(__u32)bpf_htons(GENEVE_PORT) << 16,
 		bpf_htons(sizeof(struct tunnel) + len),
 		GENEVE_WORDS | GENEVE_CRITICAL << 8 | (__u32)bpf_htons(GENEVE_ETHERNET) << 16,
 		0,

@@ -43,7 +43,7 @@ func newLeaving(t *testing.T) *leaving {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.maps.Close() })
-	hosted := maps.HostedKey(netip.MustParseAddr("127.0.0.1"), 0)
+	hosted := maps.HostedAddrKey(netip.MustParseAddr("127.0.0.1"))
 	if err := l.maps.Svcs.Put(&hosted, &maps.Svc{Kind: maps.Hosted}); err != nil {
 		t.Fatal(err)
 	}

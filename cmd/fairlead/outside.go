@@ -22,7 +22,7 @@ const procSys = "/proc/sys"
 // packetsOf returns the configuration for packets: those of clients outside, and of pods.
 func packetsOf(cfg *config.Config, store *model.Store) (*datapath.Packets, error) {
 	packets := &datapath.Packets{
-		XDP: devices.Mode(cfg.XDP), ExternalClusterIP: cfg.ExternalClusterIP == "true", HashKeys: lb.NewHashKeys(cfg.HashSeed),
+		XDP: devices.Mode(cfg.XDP), ExternalClusterIP: cfg.ExternalClusterIP == "true", AcceptDirect: cfg.AcceptsDSR(), HashKeys: lb.NewHashKeys(cfg.HashSeed),
 		Own:  func() []netip.Addr { return store.Self().Addrs },
 		Pods: cfg.PodNetwork == "main", Chained: cfg.PodNetwork == "chained" && cfg.Bandwidth == "true", IsPod: cni.IsDevice, Node: cfg.PodNetwork != "off",
 	}

@@ -220,7 +220,7 @@ func factsOf(cfg *config.Config) (lb.Facts, error) {
 		return lb.Facts{}, fmt.Errorf("option dsr: %w", err)
 	}
 	return lb.Facts{
-		Proxies: proxyNames(cfg), Algorithm: algorithm, ExternalIPs: external, Direct: direct, VIPPing: cfg.VIPPing == "true",
+		Proxies: proxyNames(cfg), Algorithm: algorithm, ExternalIPs: external, Direct: direct, AcceptDirect: cfg.AcceptsDSR(), VIPPing: cfg.VIPPing == "true",
 		RuntimePorts: cfg.PodNetwork == "main" && cfg.Source == config.Kubernetes,
 	}, nil
 }

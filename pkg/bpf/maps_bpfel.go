@@ -288,7 +288,8 @@ type MapsHint struct {
 	From    MapsAddr
 	Port    uint16
 	Len     uint16
-	Direct  uint32
+	Direct  uint16
+	IsKnown uint16
 }
 
 type MapsHook uint32
@@ -299,6 +300,14 @@ const (
 	MapsHookHOOK_XDP  MapsHook = 2
 	MapsHookHOOK_POD  MapsHook = 3
 	MapsHookHOOKS     MapsHook = 4
+)
+
+type MapsHosted uint32
+
+const (
+	MapsHostedHOSTED_NOT      MapsHosted = 0
+	MapsHostedHOSTED_BACKEND  MapsHosted = 1
+	MapsHostedHOSTED_FRONTEND MapsHosted = 2
 )
 
 type MapsLate struct {
@@ -410,7 +419,8 @@ type MapsPacketConfig struct {
 	_                 structs.HostLayout
 	SnatFirst         uint16
 	SnatLast          uint16
-	TickShift         uint32
+	TickShift         uint16
+	DsrAccept         uint16
 	ExternalClusterip uint16
 	Own               uint16
 	Growing           uint16
@@ -544,7 +554,8 @@ const (
 	MapsReasonREASON_EXTENSIONS   MapsReason = 27
 	MapsReasonREASON_HORIZON      MapsReason = 28
 	MapsReasonREASON_JAM          MapsReason = 29
-	MapsReasonREASONS             MapsReason = 30
+	MapsReasonREASON_FORGED       MapsReason = 30
+	MapsReasonREASONS             MapsReason = 31
 )
 
 type MapsService struct {
@@ -619,11 +630,12 @@ type MapsSvc struct {
 }
 
 type MapsSvcKey struct {
-	_      structs.HostLayout
-	Addr   MapsAddr
-	Port   uint16
-	Proto  uint8
-	Hosted uint8
+	_       structs.HostLayout
+	Addr    MapsAddr
+	Port    uint16
+	Proto   uint8
+	Hosted  uint8
+	Service uint32
 }
 
 type MapsSvcKind uint32
@@ -765,6 +777,7 @@ const (
 	MapsVarDoomedType          = "doomed_type"
 	MapsVarEventType           = "event_type"
 	MapsVarHookType            = "hook_type"
+	MapsVarHostedType          = "hosted_type"
 	MapsVarLruType             = "lru_type"
 	MapsVarNodeAddrFlagType    = "node_addr_flag_type"
 	MapsVarOptoutKindType      = "optout_kind_type"
@@ -903,6 +916,7 @@ type MapsVariableSpecs struct {
 	DoomedType          *ebpf.VariableSpec `ebpf:"doomed_type"`
 	EventType           *ebpf.VariableSpec `ebpf:"event_type"`
 	HookType            *ebpf.VariableSpec `ebpf:"hook_type"`
+	HostedType          *ebpf.VariableSpec `ebpf:"hosted_type"`
 	LruType             *ebpf.VariableSpec `ebpf:"lru_type"`
 	NodeAddrFlagType    *ebpf.VariableSpec `ebpf:"node_addr_flag_type"`
 	OptoutKindType      *ebpf.VariableSpec `ebpf:"optout_kind_type"`
@@ -1064,6 +1078,7 @@ type MapsVariables struct {
 	DoomedType          *ebpf.Variable `ebpf:"doomed_type"`
 	EventType           *ebpf.Variable `ebpf:"event_type"`
 	HookType            *ebpf.Variable `ebpf:"hook_type"`
+	HostedType          *ebpf.Variable `ebpf:"hosted_type"`
 	LruType             *ebpf.Variable `ebpf:"lru_type"`
 	NodeAddrFlagType    *ebpf.Variable `ebpf:"node_addr_flag_type"`
 	OptoutKindType      *ebpf.Variable `ebpf:"optout_kind_type"`

@@ -49,7 +49,7 @@ type Config struct {
 	ExternalIPs string // all, external-only or deny
 
 	// Clients outside.
-	Devices, XDP, NodePortAddresses, NodePortRange, SnatPorts, ExternalClusterIP, VIPPing, DSR string
+	Devices, XDP, NodePortAddresses, NodePortRange, SnatPorts, ExternalClusterIP, VIPPing, DSR, DSRAccept string
 
 	// ResetStaleTCP is true or false.
 	ResetStaleTCP string
@@ -156,7 +156,7 @@ func load(flags *pflag.FlagSet, environ []string, hostname func() (string, error
 		*o.field(cfg) = origin.Value
 		cfg.origins = append(cfg.origins, origin)
 	}
-	problems = append(problems, cfg.checkMode(), cfg.checkPorts())
+	problems = append(problems, cfg.checkMode(), cfg.checkPorts(), cfg.checkDSR())
 	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}

@@ -170,6 +170,12 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.DSR },
 		},
 		{
+			Name: "dsr-accept", Default: "auto", Values: []string{"auto", "true", "false"},
+			Usage: "whether other nodes may forward packets to backends on this node, to be answered directly, and whether Services may ask for that by " +
+				"annotation. auto: if dsr is not off. Set it on all nodes before any of them forwards packets",
+			field: func(c *Config) *string { return &c.DSRAccept },
+		},
+		{
 			Name: "vip-ping", Default: "false", Values: []string{"true", "false"},
 			Usage: "whether the node answers pings from outside to ClusterIPs, external IPs and load balancer addresses",
 			field: func(c *Config) *string { return &c.VIPPing },

@@ -21,8 +21,15 @@ func portsOrEmpty(value string) error {
 	return ports(value)
 }
 
-// checkPorts rejects source ports that clients outside use as NodePorts.
+// firstUnprivileged is the lowest port that needs no privilege. Nodes recognize by the ports below
+// what other nodes send them, see GENEVE_FIRST_SOURCE in bpf/lib/packet.h.
+const firstUnprivileged = 1024
+
+// checkPorts rejects source ports that clients outside use as NodePorts, and privileged ones.
 func (c *Config) checkPorts() error {
+	if source := c.SourcePorts(); source.First != 0 && source.First < firstUnprivileged {
+		return fmt.Errorf("option snat-ports: %s begins with ports that are the node's own: begin at %d", source, firstUnprivileged)
+	}
 	if source, nodePorts := c.SourcePorts(), c.NodePorts(); source.Overlaps(nodePorts) {
 		return fmt.Errorf("option snat-ports: %s overlaps with the NodePorts, %s: choose others, or set nodeport-range to the cluster's range", source, nodePorts)
 	}

@@ -24,6 +24,7 @@ func TestPorts(t *testing.T) {
 		{[]string{"--nodeport-range=1-2-3"}, "not a range of ports"},
 		{[]string{"--snat-ports="}, ""},
 		{[]string{"--snat-ports=1024-29999"}, ""},
+		{[]string{"--snat-ports=1023-2000"}, "option snat-ports: 1023-2000 begins with ports that are the node's own: begin at 1024"},
 		{[]string{"--snat-ports=5-4"}, "option snat-ports: \"5-4\" from flag is not a range of ports"},
 		{[]string{"--snat-ports=29000-30000"}, "option snat-ports: 29000-30000 overlaps with the NodePorts, 30000-32767"},
 		{[]string{"--snat-ports=32767-40000"}, "overlaps with the NodePorts"},

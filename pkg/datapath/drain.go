@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -245,8 +244,7 @@ func (l *look) isForwarded(key maps.Flow, row *maps.FlowRow) (bool, error) {
 	if !l.hosted || row.Flags&(maps.FlowPod|maps.FlowInside|maps.FlowNode) != 0 {
 		return false, nil
 	}
-	backend := netip.AddrPortFrom(maps.NetipOf(row.Daddr), maps.PortOf(row.Dport))
-	hosted, err := has(l.maps.Svcs, maps.HostedKey(backend.Addr(), backend.Port()))
+	hosted, err := has(l.maps.Svcs, maps.HostedAddrKey(maps.NetipOf(row.Daddr)))
 	if err != nil || !hosted {
 		return false, err
 	}

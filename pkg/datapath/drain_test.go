@@ -43,7 +43,7 @@ func newLeaver(t *testing.T) *leaver {
 		t.Fatal(err)
 	}
 	for _, backend := range []string{"10.1.0.5", "fd01::5"} {
-		key := maps.HostedKey(netip.MustParseAddr(backend), 8080)
+		key := maps.HostedAddrKey(netip.MustParseAddr(backend))
 		if err := l.Maps().Svcs.Put(&key, &maps.Svc{Kind: maps.Hosted}); err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +176,7 @@ func TestCloseFrontends(t *testing.T) {
 			m := d.Maps()
 			var keys []maps.SvcKey
 			if hosts {
-				key := maps.HostedKey(netip.MustParseAddr("10.1.0.5"), 0)
+				key := maps.HostedAddrKey(netip.MustParseAddr("10.1.0.5"))
 				if err := m.Svcs.Put(&key, &maps.Svc{Kind: maps.Hosted}); err != nil {
 					t.Fatal(err)
 				}

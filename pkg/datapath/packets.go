@@ -22,6 +22,7 @@ type Packets struct {
 	Own               func() []netip.Addr // addresses by which others know the node, best first; nil if unknown
 	SnatPorts         portrange.Ports     // source ports of this node towards backends on other nodes
 	ExternalClusterIP bool                // clients outside may use ClusterIPs
+	AcceptDirect      bool                // other nodes may forward packets to backends here, to be answered directly
 	HashKeys          [5]uint64           // key of the hash of flows; the same on all nodes
 
 	IsPod      func(device string) bool // recognizes pods' devices by name; nil if there are none

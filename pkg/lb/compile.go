@@ -37,7 +37,9 @@ type Facts struct {
 	Algorithm   Algorithm   // for Services that name none
 	ExternalIPs ExternalIPs
 	Direct      Direct // for Services that name no mode
-	VIPPing     bool   // addresses of Services get the row that makes them answer pings
+	// AcceptDirect is true if other nodes may forward packets to backends here, to be answered directly.
+	AcceptDirect bool
+	VIPPing      bool // addresses of Services get the row that makes them answer pings
 	// RuntimePorts is true if the container runtime reports all host ports. Those of Pods are then
 	// ignored, since they come later than the pod and stay longer.
 	RuntimePorts bool
@@ -149,7 +151,7 @@ func (c *Compiler) Service(service *model.Service, endpoints []*model.Slice) *Wa
 			left -= c.port(service, &service.Ports[i], family, external, algorithm, endpoints)
 			s := &wanted.Services[len(wanted.Services)-1]
 			s.guard(ranges)
-			if s.outside() {
+			if c.facts.AcceptDirect && s.outside() {
 				s.host(direct)
 			}
 		}

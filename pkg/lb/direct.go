@@ -40,15 +40,24 @@ func ParseDirect(name string) (Direct, error) {
 	return DirectOff, fmt.Errorf("unknown mode %.64q of direct server return: use one of %s", name, strings.Join(directNames[:], ", "))
 }
 
-// direct returns the mode of a Service.
+// direct returns the mode of a Service. A node that is not set up to accept forwarded packets does
+// not forward any, since the other nodes are likely to be set up like it.
 func (c *Compiler) direct(service *model.Service, wanted *Wanted) Direct {
-	if service.Direct == "" {
-		return c.facts.Direct
+	mode := c.facts.Direct
+	if service.Direct != "" {
+		var err error
+		if mode, err = ParseDirect(service.Direct); err != nil {
+			wanted.problem("UnsupportedDSR", "annotation fairlead.io/dsr: %v; using %s", err, c.facts.Direct)
+			return c.facts.Direct
+		}
 	}
-	mode, err := ParseDirect(service.Direct)
-	if err != nil {
-		wanted.problem("UnsupportedDSR", "annotation fairlead.io/dsr: %v; using %s", err, c.facts.Direct)
-		return c.facts.Direct
+	switch {
+	case mode != DirectOff && !c.facts.AcceptDirect:
+		wanted.problem("UnsupportedDSR", "annotation fairlead.io/dsr: %s needs the agents' option dsr-accept; using %s", mode, DirectOff)
+		return DirectOff
+	case mode == DirectOpt && len(service.SourceRanges) > 0:
+		wanted.problem("UnsupportedDSR", "direct server return by opt is not possible with source ranges, since clients could write the option; using %s", DirectOff)
+		return DirectOff
 	}
 	return mode
 }
@@ -57,11 +66,16 @@ func (c *Compiler) direct(service *model.Service, wanted *Wanted) Direct {
 // whatever this node's own mode is, since other nodes may run in another mode for a while.
 func (s *Service) host(mode Direct) {
 	s.Flags |= maps.DirectFlags(uint8(mode))
+	for _, f := range s.Frontends {
+		if !maps.IsHosted(f.Key) && !maps.IsPing(f.Key) {
+			s.frontend(maps.FrontendAddrKey(f.Key.Addr), maps.Hosted)
+		}
+	}
 	for i := range s.Backends {
 		if b := &s.Backends[i]; b.Flags&maps.BackendLocal != 0 {
 			at := maps.BackendAddrPort(*b)
-			s.frontend(maps.HostedKey(at.Addr(), at.Port()), maps.Hosted)
-			s.frontend(maps.HostedKey(at.Addr(), 0), maps.Hosted)
+			s.frontend(maps.HostedKey(at, 0), maps.Hosted)
+			s.frontend(maps.HostedAddrKey(at.Addr()), maps.Hosted)
 		}
 	}
 }

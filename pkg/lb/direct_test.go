@@ -1,6 +1,7 @@
 package lb
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -33,11 +34,15 @@ func TestHosted(t *testing.T) {
 		b.Flags = flags
 		return b
 	}
-	s := Service{Backends: []maps.Backend{row(80, maps.BackendLocal), row(81, 0), row(82, maps.BackendLocal)}}
+	vip := maps.KeyOf(netip.MustParseAddr("192.0.2.1"), 80, model.TCP)
+	s := Service{Frontends: []Frontend{{vip, maps.LoadBalancer}}, Backends: []maps.Backend{row(80, maps.BackendLocal), row(81, 0), row(82, maps.BackendLocal)}}
 	s.host(DirectIPIP)
-	var want []Frontend
-	for _, port := range []uint16{80, 0, 82} {
-		want = append(want, Frontend{maps.HostedKey(model.IPv4.Unspecified().Next(), port), maps.Hosted})
+	at := model.IPv4.Unspecified().Next()
+	want := []Frontend{{vip, maps.LoadBalancer}}
+	for _, key := range []maps.SvcKey{
+		maps.FrontendAddrKey(vip.Addr), maps.HostedKey(netip.AddrPortFrom(at, 80), 0), maps.HostedAddrKey(at), maps.HostedKey(netip.AddrPortFrom(at, 82), 0),
+	} {
+		want = append(want, Frontend{key, maps.Hosted})
 	}
 	if diff := cmp.Diff(want, s.Frontends); diff != "" {
 		t.Errorf("rows (-want +have):\n%s", diff)

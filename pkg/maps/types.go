@@ -118,22 +118,40 @@ func KeyOf(addr netip.Addr, port uint16, proto model.Protocol) SvcKey {
 // protocol.
 func PingKey(addr netip.Addr) SvcKey { return SvcKey{Addr: AddrOf(addr)} }
 
-// HostedKey returns the key of the row that lets other nodes forward packets for a backend on this
-// node to it, to be answered from here. Port 0 stands for the address itself; every such backend
-// also has that row.
-func HostedKey(addr netip.Addr, port uint16) SvcKey {
-	return SvcKey{Addr: AddrOf(addr), Port: PortOf(port), Hosted: 1}
+// HostedKey returns the key of the row that lets other nodes forward what clients of a service sent
+// to one of its backends on this node, to be answered from here.
+func HostedKey(backend netip.AddrPort, service uint32) SvcKey {
+	return SvcKey{Addr: AddrOf(backend.Addr()), Port: PortOf(backend.Port()), Hosted: hostedBackend, Service: service}
 }
+
+// HostedAddrKey returns the key of the row that says that a backend on this node has the address.
+func HostedAddrKey(addr netip.Addr) SvcKey { return SvcKey{Addr: AddrOf(addr), Hosted: hostedBackend} }
+
+// FrontendAddrKey returns the key of the row that says that a frontend has the address.
+func FrontendAddrKey(addr Addr) SvcKey { return SvcKey{Addr: addr, Hosted: hostedFrontend} }
+
+// OwnedKey returns key with the index of its service, if rows of that kind belong to one.
+func OwnedKey(key SvcKey, service uint32) SvcKey {
+	if key.Hosted == hostedBackend && key.Port != 0 {
+		key.Service = service
+	}
+	return key
+}
+
+const (
+	hostedBackend  = uint8(bpf.MapsHostedHOSTED_BACKEND)
+	hostedFrontend = uint8(bpf.MapsHostedHOSTED_FRONTEND)
+)
 
 // ClosedKey returns the key of the row that a frontend leaves behind when a node is drained: other
 // nodes go on forwarding packets of its clients to backends on this one.
 func ClosedKey(frontend SvcKey) SvcKey {
-	frontend.Hosted = 1
+	frontend.Hosted = hostedBackend
 	return frontend
 }
 
-// IsHosted reports whether key is one of HostedKey, whose row services may share, or of ClosedKey.
-// Neither is a frontend.
+// IsHosted reports whether key is one of those above, whose rows services may share. None is a
+// frontend.
 func IsHosted(key SvcKey) bool { return key.Hosted != 0 }
 
 // IsPing reports whether key is one of PingKey.

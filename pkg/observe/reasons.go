@@ -123,6 +123,14 @@ func reasonsOfPods() []Reason {
 				"more than may wait. Make programs that send datagrams slow down, or raise the annotation: `fairlead bandwidth list` shows " +
 				"how much each pod receives.",
 		},
+		{
+			Word: "forged", Stops: true,
+			What: "A pod's packet is dropped at its device.",
+			Cause: "It looks as if a node had forwarded it to a backend on another node, which would take it for that (direct server return): it " +
+				"has the option of `--dsr=opt`, is in an IP header and for a frontend, or is Geneve with the option class 0xff1d.",
+			Cure: "Find out what the pod sends: `fairlead monitor` names it. If it has tunnels of its own, let them lead elsewhere than to " +
+				"addresses of Services, and give options of Geneve another class.",
+		},
 	}
 }
 
@@ -211,7 +219,7 @@ func reasonsOfFlows() []Reason {
 			Word: "stray", Stops: true,
 			What: "The packet is dropped.",
 			Cause: "Another node forwarded it with `--dsr` for a backend on this node to answer, but what the client dialed is no frontend known " +
-				"here, or there is no such backend at that port. Or it was given back (see `given-back`) for a flow that has gone on for more " +
+				"here, or it is an answer, which nodes don't forward. Or it was given back (see `given-back`) for a flow that has gone on for more " +
 				"than half a minute. Nodes learn of a change one after another, so a few of these are harmless. The packets may also be " +
 				"forged.",
 			Cure: "If it goes on, compare `fairlead service list` on both nodes, and check whether this node's agent follows the API server.",
@@ -221,7 +229,8 @@ func reasonsOfFlows() []Reason {
 			What: "The packet continues through the node that forwarded it here with `--dsr`, which gives its flow an address of its own " +
 				"(SNAT). It is counted on the backend's node, once for most flows.",
 			Cause: "An answer to the client would not leave by a device on which it gets the right source: the client is a process or a pod of " +
-				"this node, or is reached through a device that is not in `--devices`.",
+				"this node, or is reached through a device that is not in `--devices`. Or the Service that the client dialed has no such " +
+				"backend here, as far as this node knows: nodes learn of endpoints one after another.",
 			Cure: "Nothing, if these are clients inside. For clients outside, add the device that leads to them to `--devices`. Until then " +
 				"their backends see a node's address.",
 		},

@@ -82,6 +82,7 @@ func (r *Reconciler) apply(key model.Key) error {
 		if err := r.dropRanges(s, w.SourceRanges); err != nil {
 			return err
 		}
+		bindFrontends(w, s.index)
 		wanted.Problems = r.setFrontends(s, w, wanted.Problems)
 	}
 	r.setChecks(o, wanted.Checks)

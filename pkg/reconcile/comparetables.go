@@ -96,6 +96,7 @@ func (r *Reconciler) compareScope(c *check, u unit, s *service, w *lb.Service, s
 // compareFrontends compares the service's claims with the frontends it wants, and the rows it owns
 // with the map.
 func (r *Reconciler) compareFrontends(c *check, u unit, s *service, w *lb.Service) {
+	bindFrontends(w, s.index)
 	claimed := s.frontends // in the order of the wanted frontends, without the shadowed ones
 	for _, f := range w.Frontends {
 		state := r.frontends.keys[f.Key]

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 )
@@ -63,6 +64,13 @@ func newFrontends(dirty func(...model.Key)) frontends {
 		watchers: map[maps.SvcKey]map[model.Key]struct{}{},
 		touched:  map[maps.SvcKey]struct{}{},
 		dirty:    dirty,
+	}
+}
+
+// bindFrontends completes the keys that contain the index of the service itself.
+func bindFrontends(w *lb.Service, index uint32) {
+	for i := range w.Frontends {
+		w.Frontends[i].Key = maps.OwnedKey(w.Frontends[i].Key, index)
 	}
 }
 

@@ -202,7 +202,7 @@ func TestGuardsOfTheAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := standardConfig()
-	config.TickShift = tick.Shift
+	config.TickShift = uint16(tick.Shift)
 	eachWith(t, config, func(t *testing.T, w *world, f family) {
 		if (f.any == "0.0.0.0") != (w.hook.name == "tc") {
 			return // this takes seconds, and the agent tells both families at once

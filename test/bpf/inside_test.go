@@ -101,7 +101,7 @@ func TestGivenBack(t *testing.T) {
 			t.Helper()
 			before := s.countedAt(t, "tc", "given-back")
 			front.put(t, m.make(f.snat, f.pod+":8080", p.bytes()))
-			front.wantWrapped(t, m, f.pod, f.snat+":0", withTTL(p, 63).bytes())
+			front.wantWrapped(t, m, f.snat, f.snat+":0", withTTL(p, 63).bytes())
 			s.expectRows(t, 0, kept)
 			if n := s.countedAt(t, "tc", "given-back"); n != before+1 {
 				t.Errorf("counted %d times, want once", n-before)
@@ -136,7 +136,7 @@ func TestGivenBackTooBig(t *testing.T) {
 		p := packet{from: f.client + ":4000", to: f.vip + ":30080", proto: udp}
 		p.payload = 1400 - m.around(f) - (p.headers() - 14)
 		front.put(t, m.make(f.snat, f.pod+":8080", p.bytes()))
-		side.wantWrapped(t, m, f.pod, f.snat+":0", withTTL(p, 63).bytes())
+		side.wantWrapped(t, m, f.snat, f.snat+":0", withTTL(p, 63).bytes())
 		p.payload++
 		want := refusalOf(f, host(f.vip), host(f.client), f.kinds().tooBig, tooBigCode(f), uint32(1400-m.around(f)), p.bytes()[14:])
 		copy(want, front.macs(false))
@@ -193,10 +193,10 @@ func TestTakenBack(t *testing.T) {
 			b.wrapped(t, syn)
 			b.wrapped(t, syn)
 			s.expectRows(t, 0, 1)
-			b.giveBack(t, f.pod, b.request)
+			b.giveBack(t, f.node, b.request)
 			snat := b.translated(t, b.request, 61, f.snat+":0")
 			s.expectRows(t, 0, 2)
-			b.giveBack(t, f.pod, b.request)
+			b.giveBack(t, f.node, b.request)
 			b.translated(t, b.request, 61, snat)
 			outside.send(t, b.request)
 			b.translated(t, b.request, 63, snat)
@@ -217,13 +217,13 @@ func TestNotTakenBack(t *testing.T) {
 	eachSlowSite(t, givingBack(), func(t *testing.T, s *site, f family, m wrapping) {
 		outside, inside := front(t, s, f, m, tcp)
 		b := &takeBack{s, f, m, outside, inside, packet{from: f.client + ":4000", to: f.node + ":30080", proto: tcp}}
-		b.giveBack(t, f.pod, b.request)
+		b.giveBack(t, f.node, b.request)
 		b.wrapped(t, syn)
 		b.giveBack(t, f.vip, b.request)
 		b.wrapped(t, ack)
 		b.age(t, 60)
 		before := s.countedAt(t, "tc", "stray")
-		b.giveBack(t, f.pod, b.request)
+		b.giveBack(t, f.node, b.request)
 		b.wrapped(t, ack)
 		if n := s.countedAt(t, "tc", "stray"); n != before+1 {
 			t.Errorf("%d packets are counted as strays, want only the one that came too late", n-before)

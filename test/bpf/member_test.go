@@ -66,7 +66,7 @@ func newMember(t *testing.T, h hook, name, addr4, addr6 string) *member {
 		}
 	})
 	m.reconciler, err = reconcile.New(reconcile.Config{
-		Store: m.store, Facts: lb.Facts{ExternalIPs: lb.ExternalIPsAll}, Barrier: barrier.Wait,
+		Store: m.store, Facts: lb.Facts{ExternalIPs: lb.ExternalIPsAll, AcceptDirect: true}, Barrier: barrier.Wait,
 		Tables: &reconcile.Tables{
 			Frontends: m.tables.Svcs, Ranges: m.tables.Ranges, Services: m.tables.Services, Slots: m.tables.Slots,
 			Backends: m.tables.Backends, Names: m.tables.Names,

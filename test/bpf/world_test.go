@@ -56,7 +56,7 @@ func newWorld(t *testing.T, h hook) *world {
 // standardConfig is the configuration of most stories: four ports for flows to other nodes.
 func standardConfig() bpf.MapsPacketConfig {
 	return bpf.MapsPacketConfig{
-		SnatFirst: 61000, SnatLast: 61003, TickShift: 8,
+		SnatFirst: 61000, SnatLast: 61003, TickShift: 8, DsrAccept: 1,
 	}
 }
 
@@ -91,7 +91,12 @@ func newWorldSized(t *testing.T, h hook, config bpf.MapsPacketConfig, sizes maps
 	addrs := map[netip.Addr]maps.NodeAddr{config4(): ports, config6(): ports, snat4: {Ifindex: 1}, snat6: {Ifindex: 1}}
 	_, err = m.SetNodeAddrs(addrs)
 	lo := map[uint32][6]byte{1: {}} // all zero, as in test runs
-	if err := errors.Join(err, m.SetSnatAddr(snat4), m.SetSnatAddr(snat6), m.SetLinkAddrs(lo)); err != nil {
+	cluster := maps.Cluster{Known: true, Nodes: map[netip.Addr]maps.ClusterNode{}}
+	for addr := range addrs {
+		cluster.Nodes[addr] = maps.ClusterNode{Name: 1, Number: 1, Self: true}
+	}
+	_, clusterErr := m.SetCluster(cluster)
+	if err := errors.Join(err, clusterErr, m.SetSnatAddr(snat4), m.SetSnatAddr(snat6), m.SetLinkAddrs(lo)); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -144,6 +149,9 @@ func (w *world) service(t *testing.T, frontend string, proto byte, kind uint32, 
 	}
 	key := maps.KeyOf(at.Addr(), at.Port(), model.Protocol(proto))
 	if err := w.tables.Svcs.Update(key, maps.Svc{Service: index, Kind: kind}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.tables.Svcs.Update(maps.FrontendAddrKey(key.Addr), maps.Svc{Service: index, Kind: maps.Hosted}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -77,6 +77,7 @@ func TestWrongValues(t *testing.T) {
 		{"nodePort.addresses", "999.1.1.1/99", `"999.1.1.1/99" is not primary, a prefix`},
 		{"nodePort.addresses", []string{"primary", "10.0.0.0/8"}, "nodePort.addresses: primary cannot be in a list with prefixes"},
 		{"nodePort.range", "40000-30000", `nodePort.range: "40000-30000" is not a range of ports, FIRST-LAST with FIRST not above LAST`},
+		{"nodePort.snatPorts", "1023-2000", "nodePort.snatPorts: 1023-2000 begins with ports that are the node's own: begin at 1024"},
 		{"nodePort.snatPorts", "2-1", "with FIRST not above LAST"},
 		{"nodePort.snatPorts", "20000-30000", "nodePort.snatPorts: 20000-30000 overlaps with the NodePorts, 30000-32767"},
 		{"l7Proxies", []string{"a=99999"}, `"a=99999" is not NAME=PORT`},

@@ -87,6 +87,7 @@ func (s *story) setOption(option string) (err error) {
 	case "external-ips":
 		s.facts.ExternalIPs, err = lb.ParseExternalIPs(value)
 	case "dsr":
+		s.facts.AcceptDirect = true
 		s.facts.Direct, err = lb.ParseDirect(value)
 	case "algorithm":
 		s.facts.Algorithm, err = lb.ParseAlgorithm(value)

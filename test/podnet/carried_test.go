@@ -48,7 +48,7 @@ func (c *carried) open(log *slog.Logger, pair int, chained bool) (podnet.Program
 	}
 	packets := &datapath.Packets{
 		Devices: filter, XDP: devices.Off, NodePorts: reach, SnatPorts: portrange.Ports{First: 1024, Last: 29999},
-		Node: true, Pair: pair, PairEnd: queues.FarName,
+		Node: true, AcceptDirect: true, Pair: pair, PairEnd: queues.FarName,
 	}
 	if chained {
 		packets.Chained = true

@@ -17,6 +17,7 @@ import (
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -96,6 +97,9 @@ func TestBandwidthDirect(t *testing.T) {
 			}
 		}
 	}
+	for _, n := range []*node{front, back} {
+		n.knowsNodes(t, k.objects)
+	}
 	for name, by := range map[string]bpf.MapsDirect{"IPIP": bpf.MapsDirectDIRECT_IPIP, "Geneve": bpf.MapsDirectDIRECT_GENEVE} {
 		for is4, addr := range pod.addr {
 			for _, n := range []*node{front, back} {
@@ -167,11 +171,27 @@ func (n *node) answerDirectly(t *testing.T, backend netip.Addr, local bool, by b
 		tables.Services[index].Flags = tables.Services[index].Flags&^maps.DirectMask | maps.DirectFlags(uint8(by))
 		if local {
 			tables.Backends[index].Flags |= maps.BackendLocal
-			for _, port := range []uint16{0, 7} {
-				n.must(tables.Svcs.Update(maps.HostedKey(backend, port), maps.Svc{Service: index, Kind: maps.Hosted}))
+			for _, key := range []maps.SvcKey{maps.HostedAddrKey(backend), maps.HostedKey(netip.AddrPortFrom(backend, 7), index)} {
+				n.must(tables.Svcs.Update(key, maps.Svc{Service: index, Kind: maps.Hosted}))
 			}
 		}
 	}
+}
+
+// knowsNodes tells a node the addresses of all nodes.
+func (n *node) knowsNodes(t *testing.T, nodes []*model.Node) {
+	t.Helper()
+	m, err := maps.Open(datapath.MapsDir(n.Carry.BPFFS), false)
+	n.must(err)
+	defer m.Close()
+	cluster := maps.Cluster{Known: true, Nodes: map[netip.Addr]maps.ClusterNode{}}
+	for i, node := range nodes {
+		for _, addr := range node.Addrs {
+			cluster.Nodes[addr] = maps.ClusterNode{Name: uint64(i + 1), Number: uint32(i + 1)}
+		}
+	}
+	_, err = m.SetCluster(cluster)
+	n.must(err)
 }
 
 // transmitted returns how many bytes the node has sent.

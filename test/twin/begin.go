@@ -28,6 +28,11 @@ func (s *step) begin() {
 		s.drop(IsClusterIP, "cluster IP")
 		return
 	}
+	s.beginOf(found)
+}
+
+// beginOf handles the first packet of a flow to a frontend.
+func (s *step) beginOf(found Frontend) {
 	if s.flags&RST != 0 {
 		s.pass("reset of nobody's")
 		return
@@ -46,7 +51,7 @@ func (s *step) begin() {
 		}
 		return
 	}
-	if s.mode = service.Direct; s.at == fromPod || s.mode == DirectOpt && (s.isInside() || !s.mayHaveOption()) {
+	if s.mode = service.Direct; s.at == fromPod || s.tunnel != nil || s.mode == DirectOpt && (s.isInside() || !s.mayHaveOption()) {
 		s.mode = DirectOff
 	}
 	s.enter(found.Kind, allowed)

@@ -117,13 +117,20 @@ func (r *run) changeFrontend(c *frontendChange) error {
 	closed := maps.ClosedKey(key)
 	delete(r.node.Frontends, c.Key)
 	delete(r.node.Closed, c.Key)
-	if err := r.world.tables.Svcs.Delete([]maps.SvcKey{key, closed}); err != nil {
+	gone := []maps.SvcKey{key, closed}
+	if !r.node.isFrontendAddr(c.Key.At.Addr()) {
+		gone = append(gone, maps.FrontendAddrKey(key.Addr))
+	}
+	if err := r.world.tables.Svcs.Delete(gone); err != nil {
 		return err
 	}
 	if c.Gone || r.node.Services[c.Frontend.Service] == nil { // the service was removed while a failure was shortened
 		return nil
 	}
 	row := maps.Svc{Service: uint32(c.Frontend.Service), Kind: uint32(c.Frontend.Kind)}
+	if err := r.world.tables.Svcs.Update(maps.FrontendAddrKey(key.Addr), row); err != nil {
+		return err
+	}
 	if c.Closed {
 		r.node.Closed[c.Key] = c.Frontend
 		return r.world.tables.Svcs.Update(closed, row)
@@ -136,22 +143,28 @@ func (r *run) changeFrontend(c *frontendChange) error {
 // backend.
 func (r *run) changeHosted(c *hostedChange) error {
 	row := maps.Svc{Service: 1, Kind: maps.Hosted}
-	if !c.Gone {
-		r.node.Hosted[c.At] = true
-		return errors.Join(r.world.tables.Svcs.Update(maps.HostedKey(c.At.Addr(), c.At.Port()), row),
-			r.world.tables.Svcs.Update(maps.HostedKey(c.At.Addr(), 0), row))
-	}
-	if !r.node.Hosted[c.At] {
-		return nil
+	svcs := r.world.tables.Svcs
+	var gone []maps.SvcKey
+	for index := 1; index <= serviceCount; index++ {
+		gone = append(gone, maps.HostedKey(c.At, uint32(index)))
 	}
 	delete(r.node.Hosted, c.At)
-	gone := []maps.SvcKey{maps.HostedKey(c.At.Addr(), c.At.Port()), maps.HostedKey(c.At.Addr(), 0)}
-	for at := range r.node.Hosted {
-		if at.Addr() == c.At.Addr() {
-			gone = gone[:1]
+	err := svcs.Delete(gone)
+	if c.Gone {
+		for at := range r.node.Hosted {
+			if at.Addr() == c.At.Addr() {
+				return err
+			}
+		}
+		return errors.Join(err, svcs.Delete([]maps.SvcKey{maps.HostedAddrKey(c.At.Addr())}))
+	}
+	r.node.Hosted[c.At] = c.Service
+	for index := 1; index <= serviceCount; index++ {
+		if c.Service == 0 || c.Service == index {
+			err = errors.Join(err, svcs.Update(maps.HostedKey(c.At, uint32(index)), row))
 		}
 	}
-	return r.world.tables.Svcs.Delete(gone)
+	return errors.Join(err, svcs.Update(maps.HostedAddrKey(c.At.Addr()), row))
 }
 
 func (r *run) changeServed(c *servedChange) error {

@@ -79,6 +79,10 @@ func (s *step) established() bool {
 		s.drop(FlowRace, "established, torn")
 		return true
 	}
+	if row.Reply && s.tunnel != nil { // nodes forward only what clients send
+		s.drop(Stray, "answer, stray")
+		return true
+	}
 	if row.Inside {
 		s.astray(row)
 		return true
@@ -156,6 +160,10 @@ func (s *step) halfOpen() bool {
 	s.touch(s.flow, back)
 	if row.Torn {
 		s.drop(FlowRace, "half open, torn")
+		return true
+	}
+	if row.Reply && s.tunnel != nil { // nodes forward only what clients send
+		s.drop(Stray, "answer, stray")
 		return true
 	}
 	if row.Inside {

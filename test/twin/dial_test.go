@@ -19,6 +19,9 @@ func (g *generator) podPacket() operation {
 	case n < 225:
 		d.tags = 1 + g.IntN(3)
 	}
+	if at == fromPod && d.tags == 0 && g.in100(4) {
+		d = g.tunneled(d)
+	}
 	pod := g.node.Pods[d.to.Addr()]
 	if at == fromPod {
 		pod = g.node.Pods[d.from.Addr()]
@@ -38,6 +41,18 @@ func (g *generator) podPacket() operation {
 		return g.podPacket()
 	}
 	return operation{Pod: &podFrame{Frame: frame, Pod: pod, To: at == toPod, Past: g.in100(50), Silent: g.in100(5)}}
+}
+
+// tunneled puts what a pod sends into a tunnel of its own, which may look like a node's.
+func (g *generator) tunneled(d draft) draft {
+	to := netip.AddrPortFrom(pick(g, g.pools[d.from.Addr().Is4()].backends), 8080)
+	switch g.IntN(3) {
+	case 0:
+		return g.inGeneve(d, d.from.Addr(), to)
+	case 1:
+		return g.withOption(d, to)
+	}
+	return g.inIPIP(d, d.from.Addr(), to)
 }
 
 // podsLike returns the pods of an address's family.

@@ -209,7 +209,7 @@ func (g *generator) hostedChange() operation {
 		return operation{Served: &servedChange{Device: 1 + g.IntN(2), Gone: g.in100(40)}}
 	}
 	at := netip.AddrPortFrom(pick(g, g.pools[g.in100(50)].backends), uint16(8080+g.IntN(2)))
-	return operation{Hosted: &hostedChange{At: at, Gone: g.in100(40)}}
+	return operation{Hosted: &hostedChange{At: at, Service: max(0, g.IntN(3*serviceCount)-2*serviceCount), Gone: g.in100(40)}}
 }
 
 // routeChange moves the last client or the last backend of a family, so that each kind of route

@@ -14,21 +14,17 @@ type known struct {
 // knownInterference lists what still has to be mended. It must become empty.
 func knownInterference() []known {
 	const (
-		tunnel    = "whatever reaches the tunnel's port of a node is taken out of the tunnel"
-		forwarded = "forwarded packets are taken from anybody, for any backend"
-		open      = "flows that nobody has answered hold their ports"
-		begins    = "a reset ends a flow that is half open, whatever its sequence number, and its client has to dial again"
-		reset     = "a reset ends a flow, whatever its sequence number"
-		source    = "nothing is known about who may use a pod's address beyond its device"
+		tunnel = "whatever reaches the tunnel's port of a node is taken out of the tunnel"
+		open   = "flows that nobody has answered hold their ports"
+		begins = "a reset ends a flow that is half open, whatever its sequence number, and its client has to dial again"
+		reset  = "a reset ends a flow, whatever its sequence number"
+		source = "nothing is known about who may use a pod's address beyond its device"
 	)
 	return []known{
 		{"a pod", "vxlan in UDP", tunnel},
 		{"a pod with CAP_NET_RAW", "vxlan in UDP", tunnel},
 		{"a pod of another node", "vxlan in UDP", tunnel},
 		{"a routed outsider", "vxlan in UDP", tunnel},
-		{"a pod of another node", "geneve in UDP", forwarded},
-		{"a routed outsider", "geneve in UDP", forwarded},
-		{"a routed outsider", "ipip", forwarded},
 		{"a flood", "open", open},
 		{"a blind host", earlyReset, begins},
 		{"a blind host", lateReset, reset},

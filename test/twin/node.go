@@ -48,6 +48,7 @@ const (
 	Loopback    Reason = "loopback"
 	Protocol    Reason = "protocol"
 	Malformed   Reason = "malformed"
+	Forged      Reason = "forged"
 )
 
 // Outcome is what must happen to a packet.

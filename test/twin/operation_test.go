@@ -117,8 +117,9 @@ type toldChange struct {
 
 // hostedChange adds or removes a backend on this node to which other nodes forward.
 type hostedChange struct {
-	At   netip.AddrPort `json:"at"`
-	Gone bool           `json:"gone,omitempty"`
+	At      netip.AddrPort `json:"at"`
+	Service int            `json:"service,omitempty"` // 0: every service has it
+	Gone    bool           `json:"gone,omitempty"`
 }
 
 // servedChange sets whether answers get their source rewritten at a device.

@@ -159,6 +159,9 @@ func (s *step) unmark() bool {
 	if s.content != ported && s.content != message && s.content != fragment {
 		return true
 	}
+	if ports := s.content == ported; ports && !s.isFrontend(dialled, s.flow.Proto) || !ports && !s.isFrontends(dialled.Addr()) {
+		return true
+	}
 	s.isStray = false
 	s.tunnel.to, s.tunnel.port = s.flow.Dest.Addr(), s.flow.Dest.Port()
 	s.frame = s.pointed(dialled)
@@ -175,7 +178,7 @@ func (s *step) findOption() (size int, found bool) {
 		if own == 0 || len(ip) < 22 || ip[20] != option4 {
 			return 0, false
 		}
-		if s.behind = true; !s.isHosted(endsOf(ip)) {
+		if s.behind = true; !s.isHere() {
 			return 0, false
 		}
 		if own < 8 || len(ip) < 28 || ip[21] != 8 || own > 8 && (len(ip) < 29 || ip[28] == option4) {
@@ -186,7 +189,7 @@ func (s *step) findOption() (size int, found bool) {
 	if len(ip) < 48 || ip[6] != 60 || !begins6(ip[40:]) {
 		return 0, false
 	}
-	if s.behind = true; !s.isHosted(endsOf(ip)) {
+	if s.behind = true; !s.isHere() {
 		return 0, false
 	}
 	if len(ip) < 64 || !bytes.Equal(ip[41:46], []byte{2, 1, 0, option6, 18}) || netip.AddrFrom16([16]byte(ip[48:])).Is4In6() ||

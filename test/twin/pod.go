@@ -229,10 +229,23 @@ func (s *step) judgeSender() (reason Reason, stays bool) {
 	if s.ends(0).Is4() != s.v4 || s.ends(1).Is4() != s.v4 {
 		return Spoofed, false
 	}
+	if !(own && s.isPlain()) && s.isForged() {
+		return Forged, false
+	}
 	if reason, stays = s.judgeContent(); reason != "" || own {
 		return reason, stays
 	}
 	return s.judgeStranger(stays)
+}
+
+// isForged reports whether a pod's packet looks as if a node had forwarded it.
+func (s *step) isForged() bool {
+	ip := s.frame[s.l3:]
+	if s.v4 && len(ip) >= 22 && ip[0]&15 > 5 && ip[20] == option4 || !s.v4 && len(ip) >= 48 && ip[6] == 60 && begins6(ip[40:]) {
+		return true
+	}
+	t, ok := s.readTunnel()
+	return ok && (t.mode == DirectGeneve || s.leadsToFrontend(t))
 }
 
 // ends returns the source or the destination of a packet; IPv4-mapped addresses become the IPv4

@@ -92,6 +92,17 @@ func makePodAddrs() map[netip.Addr]int {
 	return found
 }
 
+// nodeAddrs returns the addresses of the nodes: this one's, and those of the other nodes but the last.
+func nodeAddrs() map[netip.Addr]bool {
+	found := map[netip.Addr]bool{}
+	for _, p := range pools() {
+		for _, addr := range append([]netip.Addr{p.open, p.closed, p.snat}, p.peers[:2]...) {
+			found[addr] = true
+		}
+	}
+	return found
+}
+
 // firstPod is the device of the first pod; lower devices lead out of the node.
 const firstPod = 3
 

@@ -90,10 +90,11 @@ type Tables struct {
 	Ranges            map[int][]netip.Prefix
 	Inside            []netip.Prefix // the cluster's own addresses
 	Pings             map[netip.Addr]bool
-	Hosted            map[netip.AddrPort]bool // backends on this node to which other nodes forward
-	Served            map[int]bool            // devices at which answers get their source rewritten
-	Addresses         map[netip.Addr]bool     // of the node; true: clients outside reach NodePorts there
-	Masquerade        map[bool]netip.Addr     // keyed by whether it is IPv4
+	Hosted            map[netip.AddrPort]int // backends on this node to which other nodes forward, with their service; 0: all services
+	Nodes             map[netip.Addr]bool    // all addresses of nodes
+	Served            map[int]bool           // devices at which answers get their source rewritten
+	Addresses         map[netip.Addr]bool    // of the node; true: clients outside reach NodePorts there
+	Masquerade        map[bool]netip.Addr    // keyed by whether it is IPv4
 	Routes            map[netip.Addr]Way
 	MTU               map[int]int        // of devices
 	MACs              map[int]MAC        // of devices

@@ -269,9 +269,12 @@ func (g *generator) forwarded(d draft) draft {
 	if d.tags > 0 || !g.in100(often) {
 		return d
 	}
-	from, returned := pick(g, p.peers), row != nil && !row.Local && g.in100(80)
+	from, returned := pick(g, p.peers[:2]), row != nil && !row.Local && g.in100(80)
 	if returned {
-		from, backend = row.Dest.Addr(), netip.AddrPortFrom(row.Source.Addr(), 0)
+		backend = netip.AddrPortFrom(row.Source.Addr(), 0)
+	}
+	if g.in100(4) {
+		from = pick(g, append([]netip.Addr{p.peers[2], netip.IPv6Unspecified()}, p.backends...))
 	}
 	switch g.IntN(40) {
 	case 0:
@@ -311,7 +314,11 @@ func (g *generator) inGeneve(d draft, from netip.Addr, backend netip.AddrPort) d
 	if g.in100(5) {
 		header[g.IntN(12)] ^= 1 << g.IntN(8)
 	}
-	outer := draft{dest: d.dest, source: d.source, from: netip.AddrPortFrom(from, uint16(g.IntN(1<<16))), ttl: 64, whole: g.in100(50),
+	source := uint16(512 + g.IntN(512))
+	if g.in100(5) {
+		source = uint16(g.IntN(1 << 16))
+	}
+	outer := draft{dest: d.dest, source: d.source, from: netip.AddrPortFrom(from, source), ttl: 64, whole: g.in100(50),
 		to: netip.AddrPortFrom(backend.Addr(), 6081), proto: protoUDP, noSum: g.in100(90), payload: append(header, frame...)}
 	if g.in100(3) {
 		g.lengthen(&outer)

@@ -8,10 +8,11 @@ import (
 
 // tunnel is the encapsulation that another node has put around a packet.
 type tunnel struct {
-	from, to netip.Addr // that node and the backend; the other way round if the packet is given back
+	from, to netip.Addr // that node and the backend, or this node if the packet is given back
 	port     uint16     // of the backend; 0: the packet is given back
 	mode     Direct
 	size     int
+	source   uint16 // port of Geneve
 }
 
 // isForwarded and isReturned report whether another node has forwarded the packet, or gives it
@@ -28,7 +29,10 @@ func (s *step) unwrap() {
 		return
 	}
 	t, ok := s.readTunnel()
-	if !ok || t.port != 0 && !s.isForBackend(t) || t.port == 0 && !s.isAboutOurs(t) {
+	if !ok || !s.Nodes[t.from] || t.source > lastSource {
+		return
+	}
+	if t.port != 0 && !(s.leadsToFrontend(t) && s.isHere()) || t.port == 0 && !s.isAboutOurs(t) {
 		return
 	}
 	s.frame = append(bytes.Clone(s.frame[:s.l3]), s.frame[s.l3+t.size:]...)
@@ -49,7 +53,7 @@ func (s *step) readTunnel() (t tunnel, ok bool) {
 			!bytes.Equal(l4[16:20], []byte{0xff, 0x1d, 0x81, 1}) {
 			return tunnel{}, false
 		}
-		return tunnel{s.flow.Source.Addr(), s.flow.Dest.Addr(), binary.BigEndian.Uint16(l4[20:]), DirectGeneve, base + geneveSize}, true
+		return tunnel{s.flow.Source.Addr(), s.flow.Dest.Addr(), binary.BigEndian.Uint16(l4[20:]), DirectGeneve, base + geneveSize, s.flow.Source.Port()}, true
 	}
 	t = tunnel{from: s.flow.Source.Addr(), to: s.flow.Dest.Addr(), mode: DirectIPIP, size: s.l4 - s.l3}
 	if s.v4 {
@@ -60,41 +64,45 @@ func (s *step) readTunnel() (t tunnel, ok bool) {
 	return t, s.flow.Proto == 41 && t.size == base
 }
 
-// isHosted reports whether the second of two addresses is that of a backend on this node.
-func (n *Node) isHosted(ends []byte) bool {
+// lastSource is the highest port from which nodes send Geneve.
+const lastSource = 1023
+
+// isHere reports whether a packet's destination is on this node: that of a backend, or one that the
+// routes keep here, such as that of a backend that has left.
+func (s *step) isHere() bool {
+	ends := endsOf(s.frame[s.l3:])
 	to, _ := netip.AddrFromSlice(ends[len(ends)/2:])
-	for at := range n.Hosted {
+	for at := range s.Hosted {
 		if at.Addr() == to {
 			return true
+		}
+	}
+	way := s.route(s.flow.Source, netip.AddrPortFrom(to, 0))
+	return !s.Served[way.Device]
+}
+
+// isFrontendAddr reports whether a frontend has exactly this address, here or on another node.
+func (t *Tables) isFrontendAddr(addr netip.Addr) bool {
+	for _, known := range []map[Key]Frontend{t.Frontends, t.Closed} {
+		for key := range known {
+			if key.At.Addr() == addr {
+				return true
+			}
 		}
 	}
 	return false
 }
 
-// isForBackend reports whether the content of a tunnel may be for a backend on this node. A packet
-// without readable ports may concern one.
-func (s *step) isForBackend(t tunnel) bool {
-	inner := s.frame[s.l3+t.size:]
-	if !s.isHosted(endsOf(s.frame[s.l3:])) || len(inner) < s.base() || inner[0]>>4 != s.frame[s.l3]>>4 {
-		return false
-	}
-	ends := endsOf(inner)
-	to, _ := netip.AddrFromSlice(ends[len(ends)/2:])
-	proto := inner[6]
-	if s.v4 {
-		if proto = inner[9]; inner[0]&15 != 5 || binary.BigEndian.Uint16(inner[6:])&0x1fff != 0 {
-			return true
-		}
-	}
-	if proto != protoTCP && proto != protoUDP && proto != protoSCTP {
-		return true
-	}
-	if len(inner) < s.base()+8 {
-		return false
-	}
-	port := binary.BigEndian.Uint16(inner[s.base()+2:])
-	own, anywhere := Key{netip.AddrPortFrom(to, port), proto}, Key{netip.AddrPortFrom(anyAddr(to), port), proto}
-	for _, known := range []map[Key]Frontend{s.Frontends, s.Closed} {
+// isFrontends reports whether an address is one that clients of frontends dial. Frontends at any
+// address are at those of nodes.
+func (t *Tables) isFrontends(addr netip.Addr) bool {
+	return t.isFrontendAddr(addr) || t.Nodes[addr] && t.isFrontendAddr(anyAddr(addr))
+}
+
+// isFrontend reports whether a client dials a frontend, here or on another node.
+func (t *Tables) isFrontend(to netip.AddrPort, proto uint8) bool {
+	own, anywhere := Key{to, proto}, Key{netip.AddrPortFrom(anyAddr(to.Addr()), to.Port()), proto}
+	for _, known := range []map[Key]Frontend{t.Frontends, t.Closed} {
 		if _, ok := known[own]; ok {
 			return true
 		}
@@ -105,8 +113,34 @@ func (s *step) isForBackend(t tunnel) bool {
 	return false
 }
 
-// isAboutOurs reports whether the content of a tunnel was forwarded from here to the node it comes
-// from.
+// leadsToFrontend reports whether the content of a tunnel is for a frontend. A packet without
+// readable ports may concern one.
+func (s *step) leadsToFrontend(t tunnel) bool {
+	inner := s.frame[s.l3+t.size:]
+	if len(inner) < s.base() || inner[0]>>4 != s.frame[s.l3]>>4 {
+		return false
+	}
+	ends := endsOf(inner)
+	to, _ := netip.AddrFromSlice(ends[len(ends)/2:])
+	proto, l4 := inner[6], s.base()
+	if s.v4 {
+		if proto, l4 = inner[9], int(inner[0]&15)*4; l4 < 20 {
+			return false
+		}
+		if binary.BigEndian.Uint16(inner[6:])&0x1fff != 0 {
+			return s.isFrontends(to)
+		}
+	}
+	if proto != protoTCP && proto != protoUDP && proto != protoSCTP {
+		return s.isFrontends(to)
+	}
+	if len(inner) < l4+8 {
+		return false
+	}
+	return s.isFrontend(netip.AddrPortFrom(to, binary.BigEndian.Uint16(inner[l4+2:])), proto)
+}
+
+// isAboutOurs reports whether the content of a tunnel was forwarded from the address that it came to.
 func (s *step) isAboutOurs(t tunnel) bool {
 	inner := readIPv6(s.frame, s.l3+t.size)
 	if s.v4 {
@@ -116,7 +150,7 @@ func (s *step) isAboutOurs(t tunnel) bool {
 		return false
 	}
 	row, torn := s.find(inner.flow)
-	return row != nil && !torn && !row.Reply && row.Direct != DirectOpt && row.Dest.Addr() == t.from && row.Source.Addr() == t.to
+	return row != nil && !torn && !row.Reply && row.Direct != DirectOpt && row.Source.Addr() == t.to
 }
 
 // meant returns the frontend that another node means with a packet it forwards. Its NodePorts are
@@ -142,19 +176,28 @@ func (s *step) host() {
 	found, closed, ok := s.meant()
 	backend := Backend{At: netip.AddrPortFrom(s.tunnel.to, s.tunnel.port), Local: true}
 	s.touch(s.flow)
+	service, known := s.Hosted[backend.At]
+	known = known && (service == 0 || service == found.Service)
 	switch {
-	case !ok || !s.Hosted[backend.At]:
+	case !ok:
 		s.drop(Stray, "hosted, stray")
 		return
 	case found.Kind == ClusterIP && !s.ExternalClusterIP:
 		s.drop(IsClusterIP, "hosted, cluster IP")
 		return
+	case backend.At.Port() == 0:
+		s.drop(Stray, "hosted, stray")
+		return
 	case found.Kind == LoadBalancer && !s.allows(found.Service, s.flow.Source.Addr()):
 		s.drop(SourceRange, "hosted, not let in")
 		return
+	case s.tunnel.mode == DirectOpt && (!known || s.Services[found.Service].Ranged):
+		s.beginOf(found)
+		s.out.Path = "hosted, dialed here, " + s.out.Path
+		return
 	}
-	if way := s.route(backend.At, s.flow.Source); s.tunnel.mode != DirectOpt && !s.Served[way.Device] {
-		s.giveBack(backend.At)
+	if way := s.route(backend.At, s.flow.Source); s.tunnel.mode != DirectOpt && (!known || !s.Served[way.Device]) {
+		s.giveBack()
 		return
 	}
 	wrote, ok := s.witness.Half(s.flow)
@@ -172,10 +215,15 @@ func (s *step) host() {
 	s.send(s.enterBoth(backend, found.Kind == LoadBalancer, wrote.Source, &path), path)
 }
 
-// giveBack returns a packet to the node that forwarded it, because an answer could not get its
-// source.
-func (s *step) giveBack(backend netip.AddrPort) {
-	row := Row{Source: backend, Dest: netip.AddrPortFrom(s.tunnel.from, 0), Direct: s.tunnel.mode}
+// giveBack returns a packet to the node that forwarded it: an answer could not get its source, or
+// the service has no such backend here.
+func (s *step) giveBack() {
+	snat, known := s.snat()
+	if !known {
+		s.drop(NoAddress, "given back, no address")
+		return
+	}
+	row := Row{Source: netip.AddrPortFrom(snat, 0), Dest: netip.AddrPortFrom(s.tunnel.from, 0), Direct: s.tunnel.mode}
 	row.Way = s.wayOf(&row)
 	s.givesBack = true
 	s.send(&row, "given back, "+row.Direct.String())

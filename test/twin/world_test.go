@@ -88,7 +88,7 @@ func loadWorld(t *testing.T, hook string, rows uint32, config bpf.MapsPacketConf
 	w := &world{hook: hook, maps: m, tables: tables, programs: map[string]*ebpf.Program{},
 		devices: map[int]device{}, pods: map[int]device{}, routes: map[netip.Addr]Way{}, silent: true, cpus: ebpf.MustPossibleCPU()}
 	w.readClock(t)
-	config.TickShift, config.HashKey2, config.HashKey4 = w.shift, 1<<63, 12345
+	config.TickShift, config.DsrAccept, config.HashKey2, config.HashKey4 = uint16(w.shift), 1, 1<<63, 12345
 	w.load(t, bpf.LoadTc, config)
 	w.load(t, bpf.LoadXdp, config)
 	w.load(t, bpf.LoadPod, config)

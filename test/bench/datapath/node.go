@@ -148,7 +148,7 @@ func (n *node) load(rows int) error {
 	if err != nil {
 		return fmt.Errorf("read programs: %w", err)
 	}
-	if err := spec.Variables["cfg"].Set(bpf.MapsPacketConfig{SnatFirst: 1024, SnatLast: 65535, TickShift: n.tick}); err != nil {
+	if err := spec.Variables["cfg"].Set(bpf.MapsPacketConfig{SnatFirst: 1024, SnatLast: 65535, TickShift: uint16(n.tick)}); err != nil {
 		return fmt.Errorf("configure programs: %w", err)
 	}
 	spec.Programs = map[string]*ebpf.ProgramSpec{name: spec.Programs[name]}

@@ -26,7 +26,7 @@ const mostInstructions = 200_000
 func configs(short bool) []bpf.MapsPacketConfig {
 	off := bpf.MapsPacketConfig{SnatFirst: 1024, SnatLast: 1024, TickShift: 0}
 	on := bpf.MapsPacketConfig{
-		SnatFirst: 1, SnatLast: 65535, TickShift: 31, ExternalClusterip: 1, Own: 1, Growing: 1, Masquerade: 1, Bypass: 1,
+		SnatFirst: 1, SnatLast: 65535, TickShift: 31, ExternalClusterip: 1, Own: 1, Growing: 1, Masquerade: 1, Bypass: 1, DsrAccept: 1,
 		HashKey0: ^uint64(0), HashKey1: ^uint64(0), HashKey2: ^uint64(0), HashKey3: ^uint64(0), HashKey4: ^uint64(0),
 	}
 	rated := on
@@ -38,9 +38,9 @@ func configs(short bool) []bpf.MapsPacketConfig {
 	narrow.SnatFirst, narrow.SnatLast = 1024, 1024
 	list := []bpf.MapsPacketConfig{on, narrow, {SnatFirst: 1, SnatLast: 65535, TickShift: 10, Growing: 1}}
 	for _, ports := range [][2]uint16{{1024, 1024}, {1, 65535}} {
-		for _, shift := range []uint32{0, 10, 31} {
+		for _, shift := range []uint16{0, 10, 31} {
 			for _, external := range []uint16{0, 1} {
-				list = append(list, bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: shift, ExternalClusterip: external})
+				list = append(list, bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: shift, ExternalClusterip: external, DsrAccept: external})
 			}
 		}
 	}
@@ -48,7 +48,7 @@ func configs(short bool) []bpf.MapsPacketConfig {
 	for bits := range uint16(16) {
 		list = append(list, bpf.MapsPacketConfig{
 			SnatFirst: 1, SnatLast: 65535, TickShift: 10, ExternalClusterip: 1, Own: 1,
-			Growing: bits & 1, Masquerade: bits >> 1 & 1, Bypass: uint32(bits >> 2 & 1), Pair: uint32(bits>>3) * math.MaxUint32,
+			DsrAccept: 1, Growing: bits & 1, Masquerade: bits >> 1 & 1, Bypass: uint32(bits >> 2 & 1), Pair: uint32(bits>>3) * math.MaxUint32,
 		})
 	}
 	return list

@@ -21,8 +21,9 @@ func (a *agent) host(s service, index uint32) error {
 	row := maps.Svc{Service: index, Kind: maps.Hosted}
 	table := a.Tables().Svcs
 	return errors.Join(
-		table.Update(maps.HostedKey(s.Backend.Addr(), 0), row),
-		table.Update(maps.HostedKey(s.Backend.Addr(), s.Backend.Port()), row))
+		table.Update(maps.HostedAddrKey(s.Backend.Addr()), row),
+		table.Update(maps.FrontendAddrKey(maps.AddrOf(s.At.Addr())), row),
+		table.Update(maps.HostedKey(s.Backend, index), row))
 }
 
 // TestDirect checks that a pod on another node answers a client directly, in every encapsulation,

@@ -73,7 +73,7 @@ func newNodeMain(args []string) (func(nodeOrder) (nodeState, error), error) {
 	d, err := datapath.Open(datapath.Config{
 		BPFFS: args[0], CgroupRoot: args[1], Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		Packets: &datapath.Packets{
-			Devices: filter, XDP: devices.Mode(args[2]), NodePorts: reach, SnatPorts: portrange.Ports{First: 1024, Last: 29999},
+			Devices: filter, XDP: devices.Mode(args[2]), NodePorts: reach, SnatPorts: portrange.Ports{First: 1024, Last: 29999}, AcceptDirect: true,
 		},
 	})
 	if err != nil {
@@ -83,6 +83,15 @@ func newNodeMain(args []string) (func(nodeOrder) (nodeState, error), error) {
 		if err := d.Create(maps.Sizes{}); err != nil {
 			return nil, err
 		}
+	}
+	cluster := maps.Cluster{Known: true, Nodes: map[netip.Addr]maps.ClusterNode{}}
+	for i, node := range []family{nodeA, nodeB} {
+		for _, addr := range node {
+			cluster.Nodes[addr] = maps.ClusterNode{Name: uint64(i + 1), Number: uint32(i + 1)}
+		}
+	}
+	if _, err := d.Maps().SetCluster(cluster); err != nil {
+		return nil, err
 	}
 	if err := d.Attach(); err != nil {
 		return nil, err
