@@ -15,11 +15,13 @@
 #include "lib/hold.h"
 #include "lib/icmp.h"
 #include "lib/masquerade.h"
+#include "lib/near.h"
 #include "lib/proxy.h"
 #include "lib/read.h"
 #include "lib/route.h"
 #include "lib/sender.h"
 #include "lib/sumtc.h"
+#include "lib/tunnelpod.h"
 
 enum {
 	POD_NEXT = -1, /* to the next program, whoever owns it, and then to the stack */
@@ -250,14 +252,6 @@ static __always_inline int pod_proxy(struct __sk_buff *skb, struct packet *p, __
 	return at == EDT_LATE ? pod_drop(skb, p, REASON_HORIZON) : pair_enter(skb, at, PAIR_PROXY, ifindex);
 }
 
-/* Reports whether a pod's packet stays on the node. */
-static __always_inline bool pod_is_near(const struct packet *p, const struct pod *to)
-{
-	struct addr addr = p->flow.daddr; /* as in pods_at */
-
-	return to || (!p->is_v4 && sender_stays6(&addr)) || bpf_map_lookup_elem(&node_addrs, &addr);
-}
-
 /* Delays a packet from a pod to its node, on the node. */
 static __always_inline int pod_stay(struct __sk_buff *skb, __u64 at)
 {
@@ -271,6 +265,8 @@ static __noinline int pod_send_near(struct __sk_buff *skb, struct packet *p, int
 {
 	__u64 at = EDT_FREE;
 
+	if (p->l3 && tunnel_may_be(skb, p) && tunnel_is_entered(skb))
+		return pod_drop(skb, p, REASON_TUNNEL_PORT);
 	if (cfg.pair && (about == SENDER_NEAR || (p->l3 && !pod_is_near(p, NULL))))
 		at = pod_book(skb, skb->ifindex, p->is_v4);
 	if (at == EDT_LATE)
@@ -283,7 +279,11 @@ static __noinline int pod_send_near(struct __sk_buff *skb, struct packet *p, int
 static __always_inline int pod_send(struct __sk_buff *skb, struct packet *p, const struct pod *to)
 {
 	bool paced = cfg.pair;
-	__u64 at = paced ? pod_book(skb, skb->ifindex, p->is_v4) : EDT_FREE;
+	__u64 at;
+
+	if (!to && tunnel_may_be(skb, p) && tunnel_is_entered(skb))
+		return pod_drop(skb, p, REASON_TUNNEL_PORT);
+	at = paced ? pod_book(skb, skb->ifindex, p->is_v4) : EDT_FREE;
 
 	if (paced && at == EDT_LATE)
 		return pod_drop(skb, p, REASON_HORIZON);
@@ -305,6 +305,8 @@ int tc_from_pod(struct __sk_buff *skb)
 	int outcome;
 	__u32 proxy;
 
+	/* No pod may say that its packet was rewritten already: it would leave as it is. */
+	skb->tc_index = 0;
 	if (cfg.pair && skb->mark == PAIR_DONE) {
 		skb->mark = 0;
 		return POD_NEXT;
@@ -342,30 +344,6 @@ static __noinline int pod_expect(struct __sk_buff *skb)
 	if (!by || pod_is_served(by) || bpf_map_lookup_elem(&pod_links, &by))
 		return 0;
 	return read_packet(skb, &p, 0) == PARSED_FLOW && masquerade_is_for_pod(&p);
-}
-
-/* Longer neighbor discovery carries something else: a router's advertisement with a few prefixes and
- * name servers fits. */
-#define POD_LONGEST_ND 512
-
-/* Reports whether a packet is ARP or neighbor discovery, which must not wait behind other packets.
- * Neighbor discovery from beyond the link has a lower hop limit, and if a pod sends it there it has
- * another kind of destination. ARP fits the shortest frame; what is longer carries something else. */
-static __always_inline bool pod_is_neighbours(struct __sk_buff *skb, struct packet *p, bool sends)
-{
-	struct ipv6hdr ip6;
-	__u8 type;
-
-	if (skb->protocol == bpf_htons(ETH_P_ARP))
-		return skb->len <= ETH_ZLEN;
-	if (skb->protocol != bpf_htons(ETH_P_IPV6) || skb->len > POD_LONGEST_ND ||
-	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &ip6, sizeof(ip6)) || ip6.nexthdr != IPPROTO_ICMPV6 ||
-	    ip6.hop_limit != ND_HOPS ||
-	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr) + sizeof(ip6), &type, sizeof(type)) ||
-	    type < ND_SOLICIT_ROUTER || type > ND_REDIRECT)
-		return false;
-	__builtin_memcpy(&p->flow.daddr, &ip6.daddr, sizeof(struct addr));
-	return !sends || pod_is_near(p, NULL);
 }
 
 /* Delays what a pod receives or sends until its time. The kernel gives only IP packets a departure

@@ -18,6 +18,7 @@
 #include "lib/pods.h"
 #include "lib/read.h"
 #include "lib/sendtc.h"
+#include "lib/tunnel.h"
 #include "lib/wrap.h"
 
 /* Sends on an ICMP error or a later fragment. Nothing replies to these, because no error may be
@@ -330,6 +331,10 @@ static __always_inline int tc_go(struct __sk_buff *skb, struct packet *p, struct
 
 	if (tc_is_tagged(skb, p))
 		return TC_NEXT;
+	if (parsed == PARSED_FLOW && tunnel_refuses(p)) {
+		action_drop(a, REASON_TUNNEL_PORT);
+		return tc_drop(skb, p, a, false);
+	}
 	if (unwrap_is_due(p, parsed)) {
 		int inner = tc_unwrap(skb, p);
 
@@ -377,8 +382,7 @@ static __always_inline int tc_deliver(struct __sk_buff *skb, int verdict)
 	return verdict == PODS_LATE ? tc_late(skb) : verdict;
 }
 
-SEC("tc")
-int tc_from_netdev(struct __sk_buff *skb)
+static __always_inline int tc_receive(struct __sk_buff *skb)
 {
 	struct packet p;
 	struct action a;
@@ -397,6 +401,30 @@ int tc_from_netdev(struct __sk_buff *skb)
 	p = (struct packet) {};
 	a = (struct action) {};
 	return tc_deliver(skb, tc_go(skb, &p, &a, plain_lacks(outcome)));
+}
+
+SEC("tc")
+int tc_from_netdev(struct __sk_buff *skb)
+{
+	return tc_receive(skb);
+}
+
+/* Drops what came out of the tunnel and does not belong there. */
+static __noinline int tc_tunnel_drop(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	struct action a = {};
+
+	read_packet(skb, &p, 0);
+	action_drop(&a, REASON_TUNNEL_SOURCE);
+	return tc_drop(skb, &p, &a, false);
+}
+
+/* What comes out of the tunnel between nodes, which the tunnel's device delivers. */
+SEC("tc")
+int tc_from_tunnel(struct __sk_buff *skb)
+{
+	return tunnel_lets_out(skb) ? tc_receive(skb) : tc_tunnel_drop(skb);
 }
 
 /* Decides about a leaving packet of an unknown flow. Not static, like tc_apply. */

@@ -20,6 +20,8 @@ struct packet_config {
 	__u32 bypass; /* nonzero: pods' packets bypass the node's stack */
 	/* nonzero: pods may have rates; the device at which packets that stay on the node wait */
 	__u32 pair;
+	/* nonzero: a tunnel leads to the pods of other nodes; its UDP port, in host byte order */
+	__u64 tunnel_port;
 	/* keys of the hash of flows: shared by all nodes, secret to everybody else */
 	__u64 hash_key0;
 	__u64 hash_key1;

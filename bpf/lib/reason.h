@@ -13,41 +13,45 @@ enum hook {
 
 enum reason {
 	REASON_NONE,
-	REASON_NO_BACKEND,   /* no usable backend in the scope that applies: refused */
-	REASON_TABLE_RACE,   /* the table was switched more often than a reader retries: refused */
-	REASON_BAD_TABLE,    /* a row points outside its map: refused, and worth a bug report */
-	REASON_NO_MEMORY,    /* no memory to record the dialed address: carried on, but replies and
-				getpeername show the backend */
-	REASON_NODE_PORT,    /* a process of the node bound a port that is a NodePort: refused */
-	REASON_FRAGMENT,     /* a first fragment without the whole TCP or SCTP header to a frontend,
-				which no honest sender produces, or a TCP fragment from a pod that
-				has a proxy: dropped */
-	REASON_TTL,	     /* no hops left: dropped */
-	REASON_NO_PORT,	     /* all tried ports to a backend on another node are in use: dropped */
-	REASON_NO_ADDRESS,   /* the node has no address of the backend's family: dropped */
-	REASON_FLOW_RACE,    /* another flow took this one's key, or its row changed: dropped */
-	REASON_FLOWS_FULL,   /* no room among established flows: carried on, but can be evicted */
-	REASON_CLUSTER_IP,   /* an outside client dialed a ClusterIP: dropped */
-	REASON_SOURCE_RANGE, /* the client is not in the service's source ranges: dropped */
-	REASON_TOO_BIG,	     /* exceeds the next link's MTU and must not be fragmented: dropped */
-	REASON_STRAY,	     /* forwarded by another node, but not to a frontend, or twice: dropped */
-	REASON_GIVEN_BACK,   /* replies would not leave by a device of ours: carried on by the node
-				that forwarded the packet here */
-	REASON_NO_PORTS,     /* from a pod, needs the node's address but has no ports: dropped */
-	REASON_SPOOFED,	     /* a pod used a source address that is not its own: dropped */
-	REASON_SPOOFED_LINK, /* likewise, a MAC address: dropped */
-	REASON_NEIGHBOUR,    /* a pod claimed another's address by ARP or ND: dropped */
-	REASON_ROUTER,	     /* a pod posed as a router: dropped */
-	REASON_DHCP,	     /* likewise, as a DHCP server: dropped */
-	REASON_LOOPBACK,     /* from a pod to a loopback address: dropped */
-	REASON_PROTOCOL,     /* from a pod, neither ARP nor IP, or with a VLAN tag: dropped */
-	REASON_MALFORMED,    /* from a pod, ends within its header: dropped */
-	REASON_NO_PROXY,     /* nobody listens where a pod's connections are handed over: dropped */
-	REASON_EXTENSIONS,   /* from a pod that has a proxy, behind more IPv6 extension headers than
-				are read, so that it may be TCP: dropped */
-	REASON_HORIZON,	     /* a pod exceeds its send rate; this would wait too long: dropped */
-	REASON_JAM,	     /* a pod exceeds its receive rate; this would wait too long: dropped */
-	REASON_FORGED,	     /* a pod's packet looks as if a node had forwarded it: dropped */
+	REASON_NO_BACKEND,    /* no usable backend in the scope that applies: refused */
+	REASON_TABLE_RACE,    /* the table was switched more often than a reader retries: refused */
+	REASON_BAD_TABLE,     /* a row points outside its map: refused, and worth a bug report */
+	REASON_NO_MEMORY,     /* no memory to record the dialed address: carried on, but replies and
+				 getpeername show the backend */
+	REASON_NODE_PORT,     /* a process of the node bound a port that is a NodePort: refused */
+	REASON_FRAGMENT,      /* a first fragment without the whole TCP or SCTP header to a frontend,
+				 which no honest sender produces, or a TCP fragment from a pod that
+				 has a proxy: dropped */
+	REASON_TTL,	      /* no hops left: dropped */
+	REASON_NO_PORT,	      /* all tried ports to a backend on another node are in use: dropped */
+	REASON_NO_ADDRESS,    /* the node has no address of the backend's family: dropped */
+	REASON_FLOW_RACE,     /* another flow took this one's key, or its row changed: dropped */
+	REASON_FLOWS_FULL,    /* no room among established flows: carried on, but can be evicted */
+	REASON_CLUSTER_IP,    /* an outside client dialed a ClusterIP: dropped */
+	REASON_SOURCE_RANGE,  /* the client is not in the service's source ranges: dropped */
+	REASON_TOO_BIG,	      /* exceeds the next link's MTU and must not be fragmented: dropped */
+	REASON_STRAY,	      /* forwarded by another node, but not to a frontend, or twice: dropped */
+	REASON_GIVEN_BACK,    /* replies would not leave by a device of ours: carried on by the node
+				 that forwarded the packet here */
+	REASON_NO_PORTS,      /* from a pod, needs the node's address but has no ports: dropped */
+	REASON_SPOOFED,	      /* a pod used a source address that is not its own: dropped */
+	REASON_SPOOFED_LINK,  /* likewise, a MAC address: dropped */
+	REASON_NEIGHBOUR,     /* a pod claimed another's address by ARP or ND: dropped */
+	REASON_ROUTER,	      /* a pod posed as a router: dropped */
+	REASON_DHCP,	      /* likewise, as a DHCP server: dropped */
+	REASON_LOOPBACK,      /* from a pod to a loopback address: dropped */
+	REASON_PROTOCOL,      /* from a pod, neither ARP nor IP, or with a VLAN tag: dropped */
+	REASON_MALFORMED,     /* from a pod, ends within its header: dropped */
+	REASON_NO_PROXY,      /* nobody listens where a pod's connections are handed over: dropped */
+	REASON_EXTENSIONS,    /* from a pod that has a proxy, behind more IPv6 extension headers than
+				 are read, so that it may be TCP: dropped */
+	REASON_HORIZON,	      /* a pod exceeds its send rate; this would wait too long: dropped */
+	REASON_JAM,	      /* a pod exceeds its receive rate; this would wait too long: dropped */
+	REASON_FORGED,	      /* a pod's packet looks as if a node had forwarded it: dropped */
+	REASON_TUNNEL_PORT,   /* for the tunnel of a node, from a pod or from a port that no node's tunnel
+				 has: dropped */
+	REASON_TUNNEL_SOURCE, /* from the tunnel, sent by no node, or with a source that does not belong
+				 behind the node that sent it: dropped */
 	REASONS,
 };
 

@@ -27,7 +27,7 @@ func packetsOf(cfg *config.Config, store *model.Store) (*datapath.Packets, error
 		Pods: cfg.PodNetwork == "main", Chained: cfg.PodNetwork == "chained" && cfg.Bandwidth == "true", IsPod: cni.IsDevice, Node: cfg.PodNetwork != "off",
 	}
 	if cfg.Routing == fabric.VXLAN {
-		packets.Tunnel = fabric.DeviceName
+		packets.Tunnel, packets.TunnelPort = fabric.DeviceName, fabric.Port
 	}
 	packets.Bypass = packets.Pods && cfg.HostRouting == "bpf"
 	packets.Proxies = packets.Pods && len(cfg.Proxies()) > 0
@@ -51,6 +51,9 @@ func snatPorts(cfg *config.Config) (portrange.Ports, error) {
 	taken, err := datapath.ReadTaken(procSys, cfg.NodePorts())
 	if err != nil {
 		return portrange.Ports{}, err
+	}
+	if cfg.Routing == fabric.VXLAN {
+		taken.Reserved = append(taken.Reserved, config.TunnelPorts())
 	}
 	if cfg.SnatPorts == "" {
 		ports, err := taken.Largest()

@@ -427,6 +427,7 @@ type MapsPacketConfig struct {
 	Masquerade        uint16
 	Bypass            uint32
 	Pair              uint32
+	TunnelPort        uint64
 	HashKey0          uint64
 	HashKey1          uint64
 	HashKey2          uint64
@@ -524,38 +525,40 @@ type MapsRangeKey struct {
 type MapsReason uint32
 
 const (
-	MapsReasonREASON_NONE         MapsReason = 0
-	MapsReasonREASON_NO_BACKEND   MapsReason = 1
-	MapsReasonREASON_TABLE_RACE   MapsReason = 2
-	MapsReasonREASON_BAD_TABLE    MapsReason = 3
-	MapsReasonREASON_NO_MEMORY    MapsReason = 4
-	MapsReasonREASON_NODE_PORT    MapsReason = 5
-	MapsReasonREASON_FRAGMENT     MapsReason = 6
-	MapsReasonREASON_TTL          MapsReason = 7
-	MapsReasonREASON_NO_PORT      MapsReason = 8
-	MapsReasonREASON_NO_ADDRESS   MapsReason = 9
-	MapsReasonREASON_FLOW_RACE    MapsReason = 10
-	MapsReasonREASON_FLOWS_FULL   MapsReason = 11
-	MapsReasonREASON_CLUSTER_IP   MapsReason = 12
-	MapsReasonREASON_SOURCE_RANGE MapsReason = 13
-	MapsReasonREASON_TOO_BIG      MapsReason = 14
-	MapsReasonREASON_STRAY        MapsReason = 15
-	MapsReasonREASON_GIVEN_BACK   MapsReason = 16
-	MapsReasonREASON_NO_PORTS     MapsReason = 17
-	MapsReasonREASON_SPOOFED      MapsReason = 18
-	MapsReasonREASON_SPOOFED_LINK MapsReason = 19
-	MapsReasonREASON_NEIGHBOUR    MapsReason = 20
-	MapsReasonREASON_ROUTER       MapsReason = 21
-	MapsReasonREASON_DHCP         MapsReason = 22
-	MapsReasonREASON_LOOPBACK     MapsReason = 23
-	MapsReasonREASON_PROTOCOL     MapsReason = 24
-	MapsReasonREASON_MALFORMED    MapsReason = 25
-	MapsReasonREASON_NO_PROXY     MapsReason = 26
-	MapsReasonREASON_EXTENSIONS   MapsReason = 27
-	MapsReasonREASON_HORIZON      MapsReason = 28
-	MapsReasonREASON_JAM          MapsReason = 29
-	MapsReasonREASON_FORGED       MapsReason = 30
-	MapsReasonREASONS             MapsReason = 31
+	MapsReasonREASON_NONE          MapsReason = 0
+	MapsReasonREASON_NO_BACKEND    MapsReason = 1
+	MapsReasonREASON_TABLE_RACE    MapsReason = 2
+	MapsReasonREASON_BAD_TABLE     MapsReason = 3
+	MapsReasonREASON_NO_MEMORY     MapsReason = 4
+	MapsReasonREASON_NODE_PORT     MapsReason = 5
+	MapsReasonREASON_FRAGMENT      MapsReason = 6
+	MapsReasonREASON_TTL           MapsReason = 7
+	MapsReasonREASON_NO_PORT       MapsReason = 8
+	MapsReasonREASON_NO_ADDRESS    MapsReason = 9
+	MapsReasonREASON_FLOW_RACE     MapsReason = 10
+	MapsReasonREASON_FLOWS_FULL    MapsReason = 11
+	MapsReasonREASON_CLUSTER_IP    MapsReason = 12
+	MapsReasonREASON_SOURCE_RANGE  MapsReason = 13
+	MapsReasonREASON_TOO_BIG       MapsReason = 14
+	MapsReasonREASON_STRAY         MapsReason = 15
+	MapsReasonREASON_GIVEN_BACK    MapsReason = 16
+	MapsReasonREASON_NO_PORTS      MapsReason = 17
+	MapsReasonREASON_SPOOFED       MapsReason = 18
+	MapsReasonREASON_SPOOFED_LINK  MapsReason = 19
+	MapsReasonREASON_NEIGHBOUR     MapsReason = 20
+	MapsReasonREASON_ROUTER        MapsReason = 21
+	MapsReasonREASON_DHCP          MapsReason = 22
+	MapsReasonREASON_LOOPBACK      MapsReason = 23
+	MapsReasonREASON_PROTOCOL      MapsReason = 24
+	MapsReasonREASON_MALFORMED     MapsReason = 25
+	MapsReasonREASON_NO_PROXY      MapsReason = 26
+	MapsReasonREASON_EXTENSIONS    MapsReason = 27
+	MapsReasonREASON_HORIZON       MapsReason = 28
+	MapsReasonREASON_JAM           MapsReason = 29
+	MapsReasonREASON_FORGED        MapsReason = 30
+	MapsReasonREASON_TUNNEL_PORT   MapsReason = 31
+	MapsReasonREASON_TUNNEL_SOURCE MapsReason = 32
+	MapsReasonREASONS              MapsReason = 33
 )
 
 type MapsService struct {

@@ -65,6 +65,7 @@ const (
 	TcMapWatched       = "watched"
 	TcMapWays          = "ways"
 	TcProgTcFromNetdev = "tc_from_netdev"
+	TcProgTcFromTunnel = "tc_from_tunnel"
 	TcProgTcToNetdev   = "tc_to_netdev"
 	TcVarCfg           = "cfg"
 )
@@ -112,6 +113,7 @@ type TcSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type TcProgramSpecs struct {
 	TcFromNetdev *ebpf.ProgramSpec `ebpf:"tc_from_netdev"`
+	TcFromTunnel *ebpf.ProgramSpec `ebpf:"tc_from_tunnel"`
 	TcToNetdev   *ebpf.ProgramSpec `ebpf:"tc_to_netdev"`
 }
 
@@ -311,12 +313,14 @@ type TcVariables struct {
 // It can be passed to LoadTcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TcPrograms struct {
 	TcFromNetdev *ebpf.Program `ebpf:"tc_from_netdev"`
+	TcFromTunnel *ebpf.Program `ebpf:"tc_from_tunnel"`
 	TcToNetdev   *ebpf.Program `ebpf:"tc_to_netdev"`
 }
 
 func (p *TcPrograms) Close() error {
 	return _TcClose(
 		p.TcFromNetdev,
+		p.TcFromTunnel,
 		p.TcToNetdev,
 	)
 }

@@ -33,8 +33,21 @@ func (c *Config) checkPorts() error {
 	if source, nodePorts := c.SourcePorts(), c.NodePorts(); source.Overlaps(nodePorts) {
 		return fmt.Errorf("option snat-ports: %s overlaps with the NodePorts, %s: choose others, or set nodeport-range to the cluster's range", source, nodePorts)
 	}
+	if c.Routing != "vxlan" {
+		return nil
+	}
+	for option, ports := range map[string]portrange.Ports{"snat-ports": c.SourcePorts(), "nodeport-range": c.NodePorts()} {
+		if ports.Overlaps(TunnelPorts()) {
+			return fmt.Errorf("option %s: %s overlaps with %s, from which nodes send through the tunnel (--routing=vxlan): choose others", option, ports, TunnelPorts())
+		}
+	}
 	return nil
 }
+
+// TunnelPorts returns the source ports of tunnels between nodes. A receiver takes whatever comes
+// from another port for a packet that was only given a node's address, so nothing else may have
+// them.
+func TunnelPorts() portrange.Ports { return portrange.Ports{First: 61000, Last: 65535} }
 
 // NodePorts returns the range in the option nodeport-range.
 func (c *Config) NodePorts() portrange.Ports {

@@ -37,6 +37,8 @@ type Packets struct {
 	Proxies bool   // connections that pods open may be handed to proxies on this node
 	Node    bool   // balance what the node itself sends to services from the start, and not from the first service outside
 	Tunnel  string // name of the device that leads to the pods of other nodes; "" if there is none
+	// TunnelPort is the UDP port at which nodes receive what is sent through the tunnel.
+	TunnelPort uint16
 }
 
 // outside is the part of a Datapath that deals with devices.
@@ -106,6 +108,7 @@ func (d *Datapath) loadPackets(m *maps.Maps) (progs devices.Programs, err error)
 	}
 	defer tc.Close()
 	progs.FromNetdev, progs.ToNetdev = tc.DetachProgram("tc_from_netdev"), tc.DetachProgram("tc_to_netdev")
+	progs.FromTunnel = tc.DetachProgram("tc_from_tunnel")
 	if err := d.loadPods(m, fields, &progs); err != nil {
 		return devices.Programs{}, errors.Join(err, progs.Close())
 	}
@@ -155,9 +158,11 @@ func (d *Datapath) attachDevices(progs devices.Programs) error {
 // which devices those are and their hardware addresses. XDP passes packets to tc if it does not
 // know the device's address.
 func (d *Datapath) syncDevices() error {
-	list, tunnel := d.outside.found, d.outside.tunnel
-	if tunnel.Index != 0 && !slices.ContainsFunc(list, func(device devices.Device) bool { return device.Index == tunnel.Index }) {
-		list = append(slices.Clone(list), tunnel)
+	list, tunnel := slices.Clone(d.outside.found), d.outside.tunnel
+	if at := slices.IndexFunc(list, func(device devices.Device) bool { return device.Index == tunnel.Index }); at >= 0 {
+		list[at].Tunnel = true
+	} else if tunnel.Index != 0 {
+		list = append(list, tunnel)
 	}
 	macs := map[uint32][6]byte{}
 	for _, device := range list {

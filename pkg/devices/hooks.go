@@ -16,6 +16,7 @@ import (
 // Programs are the programs to attach to devices. A device whose programs are nil gets none.
 type Programs struct {
 	FromNetdev, ToNetdev *ebpf.Program // at tc
+	FromTunnel           *ebpf.Program // takes FromNetdev's place at the device that leads to the pods of other nodes
 	XDP                  *ebpf.Program // nil if it is not used
 	FromPod, ToPod       *ebpf.Program // at tc of pods' devices; nil if there are no pods
 	FromLo, ToLo         *ebpf.Program // at tc of the loopback device; nil if no pod may have a proxy
@@ -25,7 +26,7 @@ type Programs struct {
 
 // List returns the programs that are not nil.
 func (p Programs) List() []*ebpf.Program {
-	all := []*ebpf.Program{p.FromNetdev, p.ToNetdev, p.XDP, p.FromPod, p.ToPod, p.FromLo, p.ToLo, p.FromPair}
+	all := []*ebpf.Program{p.FromNetdev, p.ToNetdev, p.FromTunnel, p.XDP, p.FromPod, p.ToPod, p.FromLo, p.ToLo, p.FromPair}
 	return slices.DeleteFunc(all, func(prog *ebpf.Program) bool { return prog == nil })
 }
 

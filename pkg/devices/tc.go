@@ -58,8 +58,12 @@ func (p Programs) sides(d Device) []side {
 	if d.Pair {
 		return []side{{fromPair, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, p.FromPair}}
 	}
+	from := p.FromNetdev
+	if d.Tunnel {
+		from = p.FromTunnel
+	}
 	return []side{
-		{fromNetdev, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, p.FromNetdev},
+		{fromNetdev, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, from},
 		{toNetdev, ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, p.ToNetdev},
 	}
 }

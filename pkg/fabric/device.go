@@ -20,9 +20,12 @@ import (
 const (
 	// DeviceName is the name of the tunnel's device.
 	DeviceName = "flvxlan0"
-	// port is the one that Linux used before one was assigned. Firewalls of clusters know it, since
+	// Port is the one that Linux used before one was assigned. Firewalls of clusters know it, since
 	// other tunnels use it too, and switches do not take its packets for a VXLAN of their own.
-	port = 8472
+	Port = 8472
+	// FirstPort and LastPort are the ports from which nodes send through the tunnel. Nothing else
+	// on a node is given one, so that receivers know a packet that was only given a node's address.
+	FirstPort, LastPort = 61000, 65535
 )
 
 // Overhead returns how many bytes the tunnel between nodes with such addresses adds to a packet.
@@ -83,7 +86,7 @@ func setDevice(mac [6]byte, mtu int, cidrs []netip.Prefix) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if device != nil && (device.Port != port || device.Learning || device.HardwareAddr.String() != net.HardwareAddr(mac[:]).String()) {
+	if device != nil && (device.Port != Port || device.PortLow != FirstPort || device.PortHigh != LastPort || device.Learning || device.HardwareAddr.String() != net.HardwareAddr(mac[:]).String()) {
 		if err := removeDevice(); err != nil {
 			return 0, err
 		}
@@ -118,8 +121,8 @@ func setDevice(mac [6]byte, mtu int, cidrs []netip.Prefix) (int, error) {
 func addDevice(mac [6]byte, mtu int) (*netlink.Vxlan, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr, attrs.MTU = DeviceName, mac[:], mtu
-	if err := netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs, FlowBased: true, Port: port}); err != nil {
-		return nil, fmt.Errorf("add %s with UDP port %d: %w", DeviceName, port, err)
+	if err := netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs, FlowBased: true, Port: Port, PortLow: FirstPort, PortHigh: LastPort}); err != nil {
+		return nil, fmt.Errorf("add %s with UDP port %d: %w", DeviceName, Port, err)
 	}
 	device, err := ourDevice()
 	if device == nil && err == nil {

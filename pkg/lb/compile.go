@@ -45,6 +45,8 @@ type Facts struct {
 	RuntimePorts bool
 	// Reserved says why an address may not be an externalIP, or returns "".
 	Reserved func(netip.Addr) string
+	// IsNode reports whether an address is a node's: nothing of a Service may reach the tunnel there.
+	IsNode func(netip.Addr) bool
 	// MayUncheck reports whether a namespace lets its pods send from foreign addresses.
 	MayUncheck func(namespace string) bool
 	// Proxies names the proxies that pods may have their connections handed to. It is nil if
@@ -255,7 +257,9 @@ func (c *Compiler) port(service *model.Service, port *model.Port, family model.F
 		s.frontend(maps.KeyOf(family.Unspecified(), port.NodePort, port.Protocol), maps.NodePort)
 	}
 	outside := s.outside()
-	c.gather(port, family, endpoints)
+	if refused := c.gather(port, family, endpoints); refused.IsValid() {
+		c.wanted.problem("EndpointReserved", "%s: the endpoint %s is ignored: nodes receive there what only nodes may send them", s.ID, refused)
+	}
 	c.categorize(traffic{
 		all:   !service.InternalLocal || outside,
 		local: service.InternalLocal || service.ExternalLocal && outside,

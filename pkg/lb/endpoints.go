@@ -3,6 +3,7 @@ package lb
 import (
 	"cmp"
 	"encoding/binary"
+	"net/netip"
 	"slices"
 	"unique"
 
@@ -61,7 +62,7 @@ func (c *candidate) row() maps.Backend {
 // gather collects the endpoints of a port, sorted and deduplicated by address. An endpoint that
 // appears twice is moving between slices, or its address passed from a terminating pod to a new
 // one. The one that is not terminating counts; of several such, the last, as in kube-proxy.
-func (c *Compiler) gather(port *model.Port, family model.Family, endpoints []*model.Slice) {
+func (c *Compiler) gather(port *model.Port, family model.Family, endpoints []*model.Slice) (refused netip.AddrPort) {
 	self := unique.Make(c.facts.Node.Name)
 	named := c.facts.Node.Name != ""
 	list := c.candidates[:0]
@@ -75,6 +76,10 @@ func (c *Compiler) gather(port *model.Port, family model.Family, endpoints []*mo
 			}
 			for i := range slice.Endpoints {
 				e := &slice.Endpoints[i]
+				if model.NodesOnly(p.Port, p.Protocol) && c.facts.IsNode != nil && c.facts.IsNode(e.Addr) {
+					refused = netip.AddrPortFrom(e.Addr, p.Port)
+					continue
+				}
 				local := named && e.Node == self
 				list = append(list, candidate{
 					backend:    maps.BackendOf(e.Addr, p.Port, p.Protocol),
@@ -105,6 +110,7 @@ func (c *Compiler) gather(port *model.Port, family model.Family, endpoints []*mo
 		}
 	}
 	c.candidates = unique
+	return refused
 }
 
 // traffic says which scopes a port needs.

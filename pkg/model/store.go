@@ -39,6 +39,7 @@ type Store struct {
 	clusterIPs map[netip.Addr]int32             // number of Services with the address
 	external   map[netip.Addr]map[Name]struct{} // Services that list the address in externalIPs
 	local      map[netip.Addr]struct{}          // addresses of this node's interfaces
+	nodeAddrs  map[netip.Addr]int               // number of Nodes with the address
 	moved      uint64                           // counts changes of node addresses and pod CIDRs
 
 	self    string // name of this node
@@ -75,6 +76,7 @@ func NewStore(self string) *Store {
 		attached:   map[Name][]*Attachment{},
 		clusterIPs: map[netip.Addr]int32{},
 		external:   map[netip.Addr]map[Name]struct{}{},
+		nodeAddrs:  map[netip.Addr]int{},
 		self:       self,
 		dirty:      map[Key]struct{}{},
 		waiting:    waiting{started: time.Now()},

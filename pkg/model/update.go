@@ -258,6 +258,7 @@ func (s *Store) nodeChanged(was, is *Node) {
 		for addr := range s.external {
 			s.markExternal(addr)
 		}
+		s.countNode(was, is)
 		s.moved++
 		signal(s.inside)
 		signal(s.others)

@@ -131,6 +131,21 @@ func reasonsOfPods() []Reason {
 			Cure: "Find out what the pod sends: `fairlead monitor` names it. If it has tunnels of its own, let them lead elsewhere than to " +
 				"addresses of Services, and give options of Geneve another class.",
 		},
+		{
+			Word: "tunnel-port", Stops: true,
+			What: "A packet for the tunnel between nodes (`--routing=vxlan`, UDP 8472) is dropped: at a pod's device, or as it comes in to this node from a port below 61000.",
+			Cause: "A pod sends to the tunnel of a node, or something outside does from a port that no node's tunnel has. It may be an attempt to speak for other pods. " +
+				"A pod's VXLAN to other pods is not concerned.",
+			Cure: "Look into the sender: `fairlead monitor --reason tunnel-port`. A VXLAN of your own between pods and nodes needs another port. Nodes that run a version before this check " +
+				"send from other ports: bring all to one version.",
+		},
+		{
+			Word: "tunnel-source", Stops: true,
+			What:  "A packet that came out of the tunnel between nodes is dropped.",
+			Cause: "It was sent by something whose address no Node object lists, or its source belongs to another node or its pods, or can be no host's.",
+			Cure: "`fairlead map dump cluster_nodes` and `fairlead map dump node_sources` show what is known; `fairlead monitor --reason tunnel-source` shows the packets. " +
+				"If a Node has addresses that it does not list, list them. Otherwise somebody forges packets: keep UDP 8472 open to nodes alone.",
+		},
 	}
 }
 

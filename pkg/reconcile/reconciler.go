@@ -153,6 +153,7 @@ func New(cfg Config) (*Reconciler, error) {
 		left:      map[model.Protocol]bool{},
 	}
 	r.beginGuards() // an earlier agent may have died in the middle of a change
+	r.cfg.Facts.IsNode = cfg.Store.IsNode
 	r.cfg.Facts.Reserved, r.cfg.Facts.Local, r.cfg.Facts.MayUncheck = cfg.Store.ReservedFor, cfg.Store.Local, cfg.Store.MayUncheck
 	r.cfg.Facts.Node = cfg.Store.Self()
 	r.compiler = lb.NewCompiler(r.cfg.Facts)

@@ -87,6 +87,7 @@ const (
 	RaceMapWays          = "ways"
 	RaceProgRaceEnd      = "race_end"
 	RaceProgTcFromNetdev = "tc_from_netdev"
+	RaceProgTcFromTunnel = "tc_from_tunnel"
 	RaceProgTcToNetdev   = "tc_to_netdev"
 	RaceVarCfg           = "cfg"
 	RaceVarRaceAccesses  = "race_accesses"
@@ -141,6 +142,7 @@ type RaceSpecs struct {
 type RaceProgramSpecs struct {
 	RaceEnd      *ebpf.ProgramSpec `ebpf:"race_end"`
 	TcFromNetdev *ebpf.ProgramSpec `ebpf:"tc_from_netdev"`
+	TcFromTunnel *ebpf.ProgramSpec `ebpf:"tc_from_tunnel"`
 	TcToNetdev   *ebpf.ProgramSpec `ebpf:"tc_to_netdev"`
 }
 
@@ -356,6 +358,7 @@ type RaceVariables struct {
 type RacePrograms struct {
 	RaceEnd      *ebpf.Program `ebpf:"race_end"`
 	TcFromNetdev *ebpf.Program `ebpf:"tc_from_netdev"`
+	TcFromTunnel *ebpf.Program `ebpf:"tc_from_tunnel"`
 	TcToNetdev   *ebpf.Program `ebpf:"tc_to_netdev"`
 }
 
@@ -363,6 +366,7 @@ func (p *RacePrograms) Close() error {
 	return _RaceClose(
 		p.RaceEnd,
 		p.TcFromNetdev,
+		p.TcFromTunnel,
 		p.TcToNetdev,
 	)
 }

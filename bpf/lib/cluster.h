@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains who is a node of the cluster. */
+#pragma once
+
+#include "maps.h"
+
+static __always_inline struct cluster_node *cluster_node_at(const struct addr *addr)
+{
+	struct addr key = *addr; /* as in pods_at */
+
+	return bpf_map_lookup_elem(&cluster_nodes, &key);
+}
