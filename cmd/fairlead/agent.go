@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"maps"
 	"os/signal"
@@ -118,10 +119,14 @@ watch Services, and only lets connections within the node bypass TCP, for the se
 // there is a cluster to post them to.
 func reporter(log *slog.Logger, events eventSink) func(model.Key, string, model.Problem) {
 	return func(key model.Key, uid string, problem model.Problem) {
-		log.Warn(problem.Message, "object", key.String(), "reason", problem.Reason)
+		level, tell := slog.LevelWarn, eventSink.Warn
+		if problem.Notice() {
+			level, tell = slog.LevelInfo, eventSink.Notice
+		}
+		log.Log(context.Background(), level, problem.Message, "object", key.String(), "reason", problem.Reason)
 		// The API server does not know a pod that the runtime did not name.
 		if events != nil && key.Namespace != "" {
-			events.Warn(key, uid, problem.Reason, problem.Message)
+			tell(events, key, uid, problem.Reason, problem.Message)
 		}
 	}
 }

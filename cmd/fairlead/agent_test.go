@@ -71,8 +71,8 @@ func dial(address string) string {
 	return string(answer)
 }
 
-// node is the surroundings of an agent: manifests, backends that listen on loopback addresses of a
-// namespace, and a cgroup whose sockets the programs see.
+// node is the surroundings of an agent: manifests, backends that listen on addresses of a
+// namespace's loopback device, and a cgroup whose sockets the programs see.
 type node struct {
 	t         *testing.T
 	manifests string
@@ -89,7 +89,11 @@ func newNode(t *testing.T) *node {
 	rig.Root(t)
 	n := &node{t: t, manifests: t.TempDir(), bpffs: rig.BPFFS(t), ns: rig.NewNetns(t, "node"), cgroup: rig.NewCgroup(t)}
 	n.flags = []string{"--bpffs=" + n.bpffs, "--state-dir=" + filepath.Join(t.TempDir(), "run")}
-	for _, addr := range []string{"127.0.0.1", "127.0.0.2"} {
+	// On the loopback device a prefix makes all its addresses local.
+	if err := n.ns.AddAddr("lo", netip.MustParsePrefix("198.18.0.1/24")); err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range []string{"198.18.0.1", "198.18.0.2"} {
 		if err := n.ns.Do(func() error { return answer(t, addr) }); err != nil {
 			t.Fatal(err)
 		}
@@ -220,9 +224,9 @@ func (n *node) content() (rows struct {
 
 func TestAgentComesAndGoes(t *testing.T) {
 	n := newNode(t)
-	n.service("127.0.0.1", "127.0.0.2")
+	n.service("198.18.0.1", "198.18.0.2")
 	n.start()
-	if got := n.connect(200); got["failed"] > 0 || got["127.0.0.1"] < 40 || got["127.0.0.2"] < 40 {
+	if got := n.connect(200); got["failed"] > 0 || got["198.18.0.1"] < 40 || got["198.18.0.2"] < 40 {
 		t.Fatalf("200 connections went %v, want both backends", got)
 	}
 
@@ -243,16 +247,16 @@ func TestAgentComesAndGoes(t *testing.T) {
 	}
 
 	n.agent.Kill()
-	n.service("127.0.0.2")
+	n.service("198.18.0.2")
 	n.start()
-	if got := n.connect(50); got["127.0.0.2"] != 50 {
+	if got := n.connect(50); got["198.18.0.2"] != 50 {
 		t.Errorf("a backend removed while the agent was dead: 50 connections went %v", got)
 	}
 
 	n.service()
 	n.waitFor("a Service without backends refuses", func() bool { return n.connect(1)["failed"] == 1 })
-	n.service("127.0.0.1")
-	n.waitFor("it has a backend again", func() bool { return n.connect(1)["127.0.0.1"] == 1 })
+	n.service("198.18.0.1")
+	n.waitFor("it has a backend again", func() bool { return n.connect(1)["198.18.0.1"] == 1 })
 
 	if err := os.Remove(filepath.Join(n.manifests, "web.yaml")); err != nil {
 		t.Fatal(err)
@@ -269,7 +273,7 @@ func TestAgentComesAndGoes(t *testing.T) {
 // client connects.
 func TestMapsGrowUnderTraffic(t *testing.T) {
 	n := newNode(t)
-	n.service("127.0.0.1", "127.0.0.2")
+	n.service("198.18.0.1", "198.18.0.2")
 	n.start()
 	const services = 5000
 	var text strings.Builder
@@ -288,7 +292,7 @@ func TestMapsGrowUnderTraffic(t *testing.T) {
 	if err := client.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(out, "failed") || !strings.Contains(out, "127.0.0.1=") {
+	if strings.Contains(out, "failed") || !strings.Contains(out, "198.18.0.1=") {
 		t.Errorf("10000 connections while the maps grew: %s", out)
 	}
 	if got := len(n.content().services); got < services {
@@ -299,7 +303,7 @@ func TestMapsGrowUnderTraffic(t *testing.T) {
 // TestVerifyFindsDamage damages the maps under a running agent, which repairs them when told to.
 func TestVerifyFindsDamage(t *testing.T) {
 	n := newNode(t)
-	n.service("127.0.0.1", "127.0.0.2")
+	n.service("198.18.0.1", "198.18.0.2")
 	n.start()
 	if got := n.run("verify"); !strings.Contains(got, "compared 1 services, 1 frontends and 2 backends") ||
 		!strings.Contains(got, "the maps match the objects") {
@@ -316,7 +320,7 @@ func TestVerifyFindsDamage(t *testing.T) {
 	if got := n.run("verify", "--repair"); strings.Count(got, " yes\n") != 3 || !strings.Contains(got, "3 differences, 3 mended") {
 		t.Errorf("repairing: %s", got)
 	}
-	if got := n.connect(50); got["failed"] > 0 || got["127.0.0.1"] == 0 || got["127.0.0.2"] == 0 {
+	if got := n.connect(50); got["failed"] > 0 || got["198.18.0.1"] == 0 || got["198.18.0.2"] == 0 {
 		t.Errorf("after the repair, 50 connections went %v", got)
 	}
 

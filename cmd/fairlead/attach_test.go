@@ -18,7 +18,7 @@ import (
 // the agent says so and ends, and does not wait for its own goroutines.
 func TestAgentThatCannotAttachEnds(t *testing.T) {
 	n := newNode(t)
-	n.service("127.0.0.1")
+	n.service("198.18.0.1")
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCGroupInet4Connect, License: "GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
@@ -56,7 +56,7 @@ func TestAgentThatCannotAttachEnds(t *testing.T) {
 // reports when it is over.
 func TestAgentProvesItsPrograms(t *testing.T) {
 	n := newNode(t)
-	n.service("127.0.0.1")
+	n.service("198.18.0.1")
 	own := rig.NewCgroupIn(t, n.cgroup, "agent")
 	n.startServingIn(own)
 	n.run("status", "--wait", "--wait-duration=30s")
@@ -107,7 +107,7 @@ const userPort = 24
 // that is not a fault; the first frontend brings them.
 func TestAgentAttachesWhatIsNeeded(t *testing.T) {
 	n := newNode(t)
-	n.service("127.0.0.1")
+	n.service("198.18.0.1")
 	n.startServing()
 	n.run("status", "--wait", "--wait-duration=30s")
 	if out := n.run("status"); !strings.Contains(out, "needed programs attached to "+n.cgroup.Path()) {

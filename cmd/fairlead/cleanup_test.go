@@ -47,7 +47,7 @@ func TestNothingIsLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n.service("127.0.0.1")
+	n.service("198.18.0.1")
 	n.write("nodes.yaml", `
 apiVersion: v1
 kind: Node

@@ -82,7 +82,7 @@ func (n *node) enterFlows(many int) {
 func TestFlowsGrow(t *testing.T) {
 	const flows = 34_000 // 68,000 rows of 131,072
 	n := newNode(t)
-	n.echoes("127.0.0.1")
+	n.echoes("198.18.0.1")
 	n.agent = rig.NewChild(t, nil, n.ns, "fairlead", append([]string{
 		"agent", "--source=" + n.manifests, "--cgroup-root=" + n.cgroup.Path(), "--node-name=node-a", "--log-level=warn", "--conntrack-max=200000",
 	}, n.flags...)...)
@@ -102,7 +102,7 @@ func TestFlowsGrow(t *testing.T) {
 // stay.
 func TestPurge(t *testing.T) {
 	n := newNode(t)
-	n.echoes("127.0.0.1", "127.0.0.2")
+	n.echoes("198.18.0.1", "198.18.0.2")
 	n.agent = rig.NewChild(t, nil, n.ns, "fairlead", append([]string{
 		"agent", "--source=" + n.manifests, "--cgroup-root=" + n.cgroup.Path(), "--node-name=node-a", "--log-level=warn",
 	}, n.flags...)...)
@@ -112,14 +112,14 @@ func TestPurge(t *testing.T) {
 		enterFlow(t, n.bpffs, which, proto, [4]string{client, "10.96.0.20:7", client, backend}, [2]uint8{state, state}, 0)
 	}
 	fill := func() {
-		enter("ct", model.UDP, 4001, "127.0.0.1:7", maps.FlowOpen)
-		enter("ct", model.UDP, 4002, "127.0.0.2:7", maps.FlowOpen)
-		enter("ct_half", model.UDP, 4003, "127.0.0.2:7", maps.FlowNew)
+		enter("ct", model.UDP, 4001, "198.18.0.1:7", maps.FlowOpen)
+		enter("ct", model.UDP, 4002, "198.18.0.2:7", maps.FlowOpen)
+		enter("ct_half", model.UDP, 4003, "198.18.0.2:7", maps.FlowNew)
 		// From before the Service had another port.
-		enter("ct", model.UDP, 4004, "127.0.0.1:8", maps.FlowOpen)
-		enter("ct", model.TCP, 4005, "127.0.0.2:7", maps.FlowOpen)
-		enter("ct_half", model.TCP, 4006, "127.0.0.2:7", maps.FlowNew)
-		enter("ct", model.UDP, 4007, "127.0.0.3:7", maps.FlowOpen)
+		enter("ct", model.UDP, 4004, "198.18.0.1:8", maps.FlowOpen)
+		enter("ct", model.TCP, 4005, "198.18.0.2:7", maps.FlowOpen)
+		enter("ct_half", model.TCP, 4006, "198.18.0.2:7", maps.FlowNew)
+		enter("ct", model.UDP, 4007, "198.18.0.3:7", maps.FlowOpen)
 	}
 	for _, step := range []struct {
 		name   string
@@ -127,12 +127,12 @@ func TestPurge(t *testing.T) {
 		change func()
 		want   []uint16
 	}{
-		{"one leaves", []string{"127.0.0.1", "127.0.0.2"}, func() { n.echoes("127.0.0.1") }, []uint16{4001, 4005}},
-		{"another leaves", []string{"127.0.0.1", "127.0.0.2", "127.0.0.3"}, func() { n.echoes("127.0.0.1", "127.0.0.2") },
+		{"one leaves", []string{"198.18.0.1", "198.18.0.2"}, func() { n.echoes("198.18.0.1") }, []uint16{4001, 4005}},
+		{"another leaves", []string{"198.18.0.1", "198.18.0.2", "198.18.0.3"}, func() { n.echoes("198.18.0.1", "198.18.0.2") },
 			[]uint16{4001, 4002, 4003, 4005, 4006}},
-		{"none is left", []string{"127.0.0.1", "127.0.0.2"}, func() { n.echoes() }, []uint16{4005}},
+		{"none is left", []string{"198.18.0.1", "198.18.0.2"}, func() { n.echoes() }, []uint16{4005}},
 		// It is not known whose backends they had.
-		{"no Service", []string{"127.0.0.1", "127.0.0.2"}, func() { n.remove("echo.yaml") }, []uint16{4005, 4006}},
+		{"no Service", []string{"198.18.0.1", "198.18.0.2"}, func() { n.remove("echo.yaml") }, []uint16{4005, 4006}},
 	} {
 		n.echoes(step.before...)
 		n.waitFor(step.name, func() bool {

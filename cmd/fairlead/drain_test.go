@@ -34,7 +34,7 @@ type leaving struct {
 func newLeaving(t *testing.T) *leaving {
 	t.Helper()
 	l := &leaving{node: newNode(t)}
-	l.service("127.0.0.1")
+	l.service("198.18.0.1")
 	l.start()
 	l.agent.Kill()
 	l.svcs = l.content().svcs
@@ -43,7 +43,7 @@ func newLeaving(t *testing.T) *leaving {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.maps.Close() })
-	hosted := maps.HostedAddrKey(netip.MustParseAddr("127.0.0.1"))
+	hosted := maps.HostedAddrKey(netip.MustParseAddr("198.18.0.1"))
 	if err := l.maps.Svcs.Put(&hosted, &maps.Svc{Kind: maps.Hosted}); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func (l *leaving) served(when string) {
 	if diff := cmp.Diff(l.svcs, l.content().svcs); diff != "" {
 		l.t.Errorf("%s: frontends (-before +after):\n%s", when, diff)
 	}
-	if got := l.connect(10); got["127.0.0.1"] != 10 {
+	if got := l.connect(10); got["198.18.0.1"] != 10 {
 		l.t.Errorf("%s: 10 connections went %v", when, got)
 	}
 }

@@ -35,7 +35,7 @@ func (n *node) serve(algorithm, spec string) {
 	n.t.Helper()
 	var backends strings.Builder
 	for i := range 8 {
-		fmt.Fprintf(&backends, "- {addresses: [127.0.0.%d]}\n", i+1)
+		fmt.Fprintf(&backends, "- {addresses: [198.18.0.%d]}\n", i+1)
 	}
 	n.write("web.yaml", fmt.Sprintf(`
 apiVersion: v1
@@ -66,6 +66,7 @@ func TestExplainIsWhatHappens(t *testing.T) {
 	for i := range 4 {
 		p := pod{rig.NewNetns(t, fmt.Sprint("pod-", i)), netip.AddrFrom4([4]byte{10, 1, 0, byte(i + 1)})}
 		rig.Address(t, p.ns, "lo", p.addr.String()+"/32")
+		rig.Address(t, p.ns, "lo", "198.18.0.254/24") // a route to the backends
 		pods = append(pods, p)
 	}
 	goesTo := func(e observe.Explanation) string {
@@ -111,7 +112,7 @@ func TestExplainIsWhatHappens(t *testing.T) {
 
 func TestProbe(t *testing.T) {
 	n := newNode(t)
-	n.service("127.0.0.1", "127.0.0.2")
+	n.service("198.18.0.1", "198.18.0.2")
 	n.start()
 	addr := netip.MustParseAddr("10.1.0.1")
 	rig.Address(t, n.ns, "lo", addr.String()+"/32")

@@ -86,17 +86,17 @@ func (n *node) soon(what string, cgroup *rig.Cgroup, want string) {
 func TestOptOut(t *testing.T) {
 	n := newNode(t)
 	n.untouched()
-	n.service("127.0.0.1")
+	n.service("198.18.0.1")
 	container := rig.NewCgroupIn(t, rig.NewCgroupIn(t, rig.NewCgroupIn(t, n.cgroup, "kubepods"), "pod"+podUID), "app")
 	rig.NewChild(t, container, n.ns, "hold")
 	n.pod("on", "")
 	n.start()
-	if got := n.in(container); got != "127.0.0.1" {
+	if got := n.in(container); got != "198.18.0.1" {
 		t.Fatalf("at first %s answers", got)
 	}
 	n.pod("off", "")
 	n.soon("the pod opts out", container, "untouched")
-	if got := n.in(n.cgroup); got != "127.0.0.1" {
+	if got := n.in(n.cgroup); got != "198.18.0.1" {
 		t.Errorf("another process is answered by %s", got)
 	}
 	n.checkWords(t)
@@ -107,7 +107,7 @@ func TestOptOut(t *testing.T) {
 	}
 	n.pod("on", "")
 	n.start()
-	n.soon("it opted in while the agent was dead", container, "127.0.0.1")
+	n.soon("it opted in while the agent was dead", container, "198.18.0.1")
 
 	n.write("namespace.yaml", "{apiVersion: v1, kind: Namespace, metadata: {name: shop, annotations: {fairlead.io/socket-lb: \"off\"}}}")
 	n.pod("maybe", "")
@@ -118,13 +118,13 @@ func TestOptOut(t *testing.T) {
 	if err := os.Remove(filepath.Join(n.manifests, "namespace.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	n.soon("the namespace has gone", container, "127.0.0.1")
+	n.soon("the namespace has gone", container, "198.18.0.1")
 	n.pod("?", ", runtimeClassName: kata-qemu")
 	n.soon("the pod is sandboxed", container, "untouched")
 	if err := os.Remove(filepath.Join(n.manifests, "pod.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	n.soon("the pod has gone", container, "127.0.0.1")
+	n.soon("the pod has gone", container, "198.18.0.1")
 }
 
 // checkWords checks what the commands say about the pod that has opted out.
@@ -164,7 +164,7 @@ func (n *node) checkWords(t *testing.T) {
 // so and why.
 func TestOptOutNotCovered(t *testing.T) {
 	n := newNode(t)
-	n.service("127.0.0.1")
+	n.service("198.18.0.1")
 	n.pod("off", ", hostNetwork: true")
 	n.start()
 	got := n.run("status")

@@ -28,6 +28,10 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if err != nil {
 		return err
 	}
+	namespaceQuota, err := lb.ParseQuota(cfg.NamespaceQuota)
+	if err != nil {
+		return fmt.Errorf("option namespace-quota: %w", err)
+	}
 	rules, err := rulesOf(cfg)
 	if err != nil {
 		return err
@@ -134,9 +138,12 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	report := reporter(log, around.events)
 	checks := agent.newServiceChecks(func(run func(context.Context)) { running.Go(func() { run(ctx) }) }, log)
 	reconciler, err := reconcile.New(reconcile.Config{
-		Store:   store,
-		Tables:  tablesOf(path),
-		Facts:   facts,
+		Store:  store,
+		Tables: tablesOf(path),
+		Facts:  facts,
+
+		NamespaceQuota: namespaceQuota,
+
 		Barrier: barrier.Wait,
 		Grow: func(sizes maps.Sizes) (*reconcile.Tables, error) {
 			if err := path.Grow(sizes); err != nil {
@@ -219,8 +226,13 @@ func factsOf(cfg *config.Config) (lb.Facts, error) {
 	if err != nil {
 		return lb.Facts{}, fmt.Errorf("option dsr: %w", err)
 	}
+	quota, err := lb.ParseQuota(cfg.ServiceQuota)
+	if err != nil {
+		return lb.Facts{}, fmt.Errorf("option service-quota: %w", err)
+	}
 	return lb.Facts{
-		Proxies: proxyNames(cfg), Algorithm: algorithm, ExternalIPs: external, Direct: direct, AcceptDirect: cfg.AcceptsDSR(), VIPPing: cfg.VIPPing == "true",
+		Quota: quota, Proxies: proxyNames(cfg), Algorithm: algorithm, ExternalIPs: external, Direct: direct, AcceptDirect: cfg.AcceptsDSR(), VIPPing: cfg.VIPPing == "true",
+		NodeExternalIPs: cfg.NodeExternalIPs == "true", NodePorts: cfg.NodePorts(),
 		RuntimePorts: cfg.PodNetwork == "main" && cfg.Source == config.Kubernetes,
 	}, nil
 }

@@ -81,7 +81,7 @@ func (n *node) wantAnswer(address, path string, code int, words ...string) {
 
 func TestAgentAnswers(t *testing.T) {
 	n := newNode(t)
-	n.service("127.0.0.1", "127.0.0.2")
+	n.service("198.18.0.1", "198.18.0.2")
 	n.startServing()
 	n.run("status", "--wait", "--wait-duration=30s")
 	n.wantAnswer(healthzAddress, "/healthz", 200, `"lastUpdated":"20`, `"currentTime":"20`, `"nodeEligible":true`, `"healthy":true`)
@@ -121,7 +121,7 @@ spec: {taints: [{key: ToBeDeletedByClusterAutoscaler, effect: NoSchedule}]}
 // there, but everything else works.
 func TestAgentWorksWithoutItsPort(t *testing.T) {
 	n := newNode(t)
-	n.service("127.0.0.1")
+	n.service("198.18.0.1")
 	var other net.Listener
 	if err := n.ns.Do(func() (err error) { other, err = net.Listen("tcp", healthzAddress); return err }); err != nil {
 		t.Fatal(err)
@@ -140,7 +140,7 @@ func TestAgentWorksWithoutItsPort(t *testing.T) {
 			t.Errorf("status does not say %q: %s", word, said)
 		}
 	}
-	n.waitFor("connections are carried", func() bool { return n.connect(1)["127.0.0.1"] == 1 })
+	n.waitFor("connections are carried", func() bool { return n.connect(1)["198.18.0.1"] == 1 })
 	n.wantAnswer(metricsAddress, "/metrics", 200, "\nfairlead_degraded 1\n")
 	other.Close()
 	n.run("status", "--wait", "--wait-duration=30s")

@@ -66,8 +66,8 @@ func TestStaleSockets(t *testing.T) {
 	} {
 		t.Run(test.flag, func(t *testing.T) {
 			n := newNode(t)
-			n.echoes("127.0.0.1", "127.0.0.2")
-			for _, addr := range []string{"127.0.0.1:7", "127.0.0.2:7"} {
+			n.echoes("198.18.0.1", "198.18.0.2")
+			for _, addr := range []string{"198.18.0.1:7", "198.18.0.2:7"} {
 				if err := n.ns.Do(func() error { return silence(t, addr) }); err != nil {
 					t.Fatal(err)
 				}

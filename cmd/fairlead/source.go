@@ -25,6 +25,7 @@ type source interface {
 // operators look. It must not block.
 type eventSink interface {
 	Warn(key model.Key, uid string, reason, message string)
+	Notice(key model.Key, uid string, reason, message string)
 	// Node posts an event about this node, and reports whether it could: events with the same
 	// reason are limited.
 	Node(uid string, warning bool, reason, message string) bool

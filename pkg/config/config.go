@@ -48,6 +48,11 @@ type Config struct {
 	HashSeed    string // empty = none
 	ExternalIPs string // all, external-only or deny
 
+	// NodeExternalIPs is true or false.
+	NodeExternalIPs string
+
+	ServiceQuota, NamespaceQuota string // limits, which package lb checks
+
 	// Clients outside.
 	Devices, XDP, NodePortAddresses, NodePortRange, SnatPorts, ExternalClusterIP, VIPPing, DSR, DSRAccept string
 

@@ -51,7 +51,9 @@ func TestDefaults(t *testing.T) {
 	}
 	want := &Config{
 		Source: Kubernetes, Mode: "full", NodeName: "node-1.example", BPFFS: "/sys/fs/bpf", StateDir: "/run/fairlead",
-		LogLevel: "info", LogFormat: "text", Algorithm: "random", ExternalIPs: "all", ResetStaleTCP: "false",
+		LogLevel: "info", LogFormat: "text", Algorithm: "random", ExternalIPs: "all", NodeExternalIPs: "false",
+		ServiceQuota:   "frontends=16384,hosted=32768,backends=131072,slots=1048576",
+		NamespaceQuota: "frontends=262144,hosted=262144,backends=1048576,slots=16777216", ResetStaleTCP: "false",
 		Devices: "auto", XDP: "auto", NodePortAddresses: "primary", NodePortRange: "30000-32767", ExternalClusterIP: "false", VIPPing: "false", DSR: "off", DSRAccept: "auto",
 		MetricsAddress: "127.0.0.1:10249", HealthzAddress: ":10256", ReadyAddress: "127.0.0.1:10247",
 		OptOutRuntimes: "kata*,gvisor*,runsc*,firecracker*,urunc*,edera*,kubevirt",
@@ -131,6 +133,7 @@ func TestEveryOption(t *testing.T) {
 		"conntrack-tcp-timeout-reset": "11s", "conntrack-tcp-timeout-half-open": "61s", "conntrack-udp-timeout-stream": "3m", "conntrack-udp-timeout": "62s",
 		"conntrack-sctp-timeout-established": "4m", "conntrack-sctp-timeout-closing": "12s",
 		"devices": "eth0", "xdp": "off", "nodeport-addresses": "192.0.2.0/24", "nodeport-range": "1-2", "snat-ports": "2003-2004",
+		"node-external-ips": "true", "service-quota": "slots=1", "namespace-quota": "frontends=1,backends=2",
 		"external-clusterip": "true",
 		"vip-ping":           "true",
 		"dsr":                "ipip",

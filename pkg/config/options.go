@@ -129,6 +129,12 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.ExternalIPs },
 		},
 		{
+			Name: "node-external-ips", Default: "false", Values: []string{"true", "false"},
+			Usage: "whether a Service's spec.externalIPs and load balancer addresses may be addresses that this node's own Node lists. Whoever may " +
+				"create a Service can then take over any port of the node, also SSH's, the kubelet's and the API server's",
+			field: func(c *Config) *string { return &c.NodeExternalIPs },
+		},
+		{
 			Name: "devices", Shown: "auto; none with a cgroup-root, which is for trials, or --mode=accelerate-only", check: notEmpty,
 			Usage: "network devices on which clients outside are served: auto (devices with default routes or with addresses of the node), none, or " +
 				"comma-separated names. A name may end in * to match any suffix",
@@ -327,7 +333,7 @@ func Options() []Option {
 			Usage: "directory with one file per option, such as a mounted ConfigMap. This option itself cannot be in it",
 			field: func(c *Config) *string { return &c.ConfigDir },
 		},
-	}, conntrackOptions()...)
+	}, append(conntrackOptions(), quotaOptions()...)...)
 }
 
 // AddFlags adds the flags of the named options, or of all options if names is empty. It panics if a

@@ -10,6 +10,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/portrange"
 )
 
 // ExternalIPs says how spec.externalIPs are treated.
@@ -43,10 +44,16 @@ type Facts struct {
 	// RuntimePorts is true if the container runtime reports all host ports. Those of Pods are then
 	// ignored, since they come later than the pod and stay longer.
 	RuntimePorts bool
-	// Reserved says why an address may not be an externalIP, or returns "".
-	Reserved func(netip.Addr) string
 	// IsNode reports whether an address is a node's: nothing of a Service may reach the tunnel there.
 	IsNode func(netip.Addr) bool
+	// NodeExternalIPs lets Services have addresses that this node's own Node lists.
+	NodeExternalIPs bool
+	// Quota bounds what one Service takes.
+	Quota Quota
+	// NodePorts is the range of node ports; the zero value stands for all.
+	NodePorts portrange.Ports
+	// Claims says which addresses a Service may have. It is nil if there is only one Service.
+	Claims Claims
 	// MayUncheck reports whether a namespace lets its pods send from foreign addresses.
 	MayUncheck func(namespace string) bool
 	// Proxies names the proxies that pods may have their connections handed to. It is nil if
@@ -56,6 +63,15 @@ type Facts struct {
 	// alone, since something on the node answers there, such as a DNS cache. A local endpoint is on
 	// this node. A hostIP must be local.
 	Local func(netip.Addr) bool
+}
+
+// Claims decides between Services, nodes and pods that have the same address.
+type Claims interface {
+	RefusedExternalIP(of model.Name, addr netip.Addr) model.Refusal
+	RefusedLoadBalancerIP(of *model.Service, addr netip.Addr) model.Refusal
+	// ExternalClaimant returns a Service of another namespace that wants a load balancer address as
+	// its externalIP.
+	ExternalClaimant(of model.Name, addr netip.Addr) (model.Name, bool)
 }
 
 // ID names one BPF service: one port of one object in one family.
@@ -95,6 +111,8 @@ type Service struct {
 	SourceRanges []netip.Prefix
 	// KeptSum changes when the result of Compiler.Kept does. It is 0 without backends.
 	KeptSum uint64
+
+	keys map[maps.SvcKey]struct{} // of Frontends, if there are many
 }
 
 // Wanted is everything that one object wants in the maps, and the health checks that load balancers
@@ -103,6 +121,8 @@ type Wanted struct {
 	Services []Service
 	Checks   []HealthCheck
 	Problems []model.Problem
+	Uses     Quota
+	shrunk   bool // a problem says that a table is smaller than it should be
 }
 
 func (w *Wanted) problem(reason, format string, args ...any) {
@@ -117,6 +137,8 @@ type Compiler struct {
 	candidates []candidate
 	scopes     [maps.Scopes][]Weighted
 	positions  []uint32
+	ports      map[slicePort][]found // of the slices
+	limit      int                   // of the slots of a table
 }
 
 // NewCompiler returns a Compiler for the node that facts describe.
@@ -126,11 +148,12 @@ func NewCompiler(facts Facts) *Compiler { return &Compiler{facts: facts} }
 func (c *Compiler) SetNode(node *model.Node) { c.facts.Node = node }
 
 func (c *Compiler) reset() *Wanted {
-	c.wanted.Services, c.wanted.Checks, c.wanted.Problems = c.wanted.Services[:0], c.wanted.Checks[:0], nil
+	c.wanted = Wanted{Services: c.wanted.Services[:0], Checks: c.wanted.Checks[:0]}
 	return &c.wanted
 }
 
-// Service compiles a Service with its slices.
+// Service compiles a Service with its slices. What exceeds the quota is left out: the port that does
+// and all after it.
 func (c *Compiler) Service(service *model.Service, endpoints []*model.Slice) *Wanted {
 	wanted := c.reset()
 	wanted.Problems = append(wanted.Problems, service.Problems...)
@@ -138,32 +161,70 @@ func (c *Compiler) Service(service *model.Service, endpoints []*model.Slice) *Wa
 		wanted.Problems = append(wanted.Problems, slice.Problems...)
 	}
 	algorithm := c.algorithm(service, wanted)
-	external := c.externalIPs(service, wanted)
+	addrs := c.addrs(service, wanted)
+	c.checkNodePorts(service, wanted)
 	direct := c.direct(service, wanted)
-	left := maxFrontends
-	for _, family := range families(service, endpoints) {
+	c.index(endpoints)
+	list := families(service, endpoints)
+	c.limit = c.slotsEach(len(list) * len(service.Ports) * scopesOf(service))
+	for _, family := range list {
 		ranges := c.rangesOf(service, family)
 		for i := range service.Ports {
-			if left <= 0 {
-				wanted.problem("TooManyFrontends",
-					"IPv%d port %d and those after it are ignored: addresses times ports can be %d, use more Services",
-					family, service.Ports[i].Port, maxFrontends)
+			if !c.fits(&service.Ports[i], family, &addrs) {
 				return wanted
 			}
-			left -= c.port(service, &service.Ports[i], family, external, algorithm, endpoints)
-			s := &wanted.Services[len(wanted.Services)-1]
+			s := c.port(service, &service.Ports[i], family, &addrs, algorithm)
 			s.guard(ranges)
 			if c.facts.AcceptDirect && s.outside() {
-				s.host(direct)
+				c.host(s, direct)
 			}
 		}
-		c.healthCheck(service, family, endpoints)
+		c.healthCheck(service, family)
 	}
 	return wanted
 }
 
-// maxFrontends bounds how much of the shared map one Service can take.
-const maxFrontends = 1 << 16
+// fits reports whether the quota has room for a port. It looks at the port's size before anything is
+// computed for it.
+func (c *Compiler) fits(port *model.Port, family model.Family, addrs *addrs) bool {
+	more := Quota{Frontends: addrs.count(family), Backends: c.endpoints(port.Name, port.Protocol, family)}
+	if c.facts.VIPPing {
+		more.Frontends *= 2
+	}
+	if port.NodePort != 0 {
+		more.Frontends++
+	}
+	over := c.wanted.Uses.Add(more).Exceeds(c.facts.Quota)
+	if over == "" {
+		c.wanted.Uses = c.wanted.Uses.Add(more)
+		return true
+	}
+	c.wanted.problem("QuotaExceeded", "IPv%d port %d and what comes after it are not served: a Service can have %s, use more Services",
+		family, port.Port, over)
+	return false
+}
+
+// scopesOf returns the number of tables that each port has.
+func scopesOf(service *model.Service) int {
+	if service.InternalLocal || service.ExternalLocal {
+		return int(maps.Scopes)
+	}
+	return 1
+}
+
+// host adds the rows for direct server return, as far as the quota goes: without them packets come
+// through this node both ways.
+func (c *Compiler) host(s *Service, direct Direct) {
+	before := len(s.Frontends)
+	s.host(direct)
+	hosted := Quota{Hosted: len(s.Frontends) - before}
+	if over := c.wanted.Uses.Add(hosted).Exceeds(c.facts.Quota); over != "" {
+		s.Frontends = s.Frontends[:before]
+		c.wanted.problem("QuotaExceeded", "other nodes cannot use direct server return for port %s on this node: a Service can have %s rows", s.ID, over)
+		return
+	}
+	c.wanted.Uses = c.wanted.Uses.Add(hosted)
+}
 
 func (c *Compiler) algorithm(service *model.Service, wanted *Wanted) Algorithm {
 	if service.Algorithm == "" {
@@ -175,26 +236,6 @@ func (c *Compiler) algorithm(service *model.Service, wanted *Wanted) Algorithm {
 		return c.facts.Algorithm
 	}
 	return algorithm
-}
-
-// externalIPs returns the Service's externalIPs that it is allowed to have.
-func (c *Compiler) externalIPs(service *model.Service, wanted *Wanted) []netip.Addr {
-	if len(service.ExternalIPs) == 0 {
-		return nil
-	}
-	if c.facts.ExternalIPs == ExternalIPsDeny {
-		wanted.problem("ExternalIPsDenied", "externalIPs are ignored: the agent runs with --external-ips=deny")
-		return nil
-	}
-	var allowed []netip.Addr
-	for _, addr := range service.ExternalIPs {
-		if why := c.facts.Reserved(addr); why != "" {
-			wanted.problem("ExternalIPReserved", "externalIP %s is ignored: it is %s", addr, why)
-			continue
-		}
-		allowed = append(allowed, addr)
-	}
-	return allowed
 }
 
 // families returns the families that a Service is served in: those of its ClusterIPs, as in
@@ -223,9 +264,8 @@ func families(service *model.Service, endpoints []*model.Slice) []model.Family {
 	return list
 }
 
-// port compiles one port in one family and returns the number of its frontends.
-func (c *Compiler) port(service *model.Service, port *model.Port, family model.Family, external []netip.Addr,
-	algorithm Algorithm, endpoints []*model.Slice) int {
+// port compiles one port in one family.
+func (c *Compiler) port(service *model.Service, port *model.Port, family model.Family, addrs *addrs, algorithm Algorithm) *Service {
 	s := c.grow()
 	s.ID = ID{Key: model.Key{Kind: model.KindService, Name: service.Name}, Port: port.Name, Protocol: port.Protocol, Family: family}
 	s.AffinitySeconds = service.AffinitySeconds
@@ -238,7 +278,7 @@ func (c *Compiler) port(service *model.Service, port *model.Port, family model.F
 	}
 	add := func(addrs []netip.Addr, kind uint32) {
 		for _, addr := range addrs {
-			if model.FamilyOf(addr) == family && (kind != maps.ClusterIP || !c.local(addr)) {
+			if model.FamilyOf(addr) == family {
 				s.frontend(maps.KeyOf(addr, port.Port, port.Protocol), kind)
 				if c.facts.VIPPing {
 					s.frontend(maps.PingKey(addr), kind)
@@ -250,14 +290,14 @@ func (c *Compiler) port(service *model.Service, port *model.Port, family model.F
 	if c.facts.ExternalIPs == ExternalIPsOnly {
 		kind = maps.ExternalOnly
 	}
-	add(service.ClusterIPs, maps.ClusterIP)
-	add(service.LoadBalancerIPs, maps.LoadBalancer) // before the external IPs: an address that is both is guarded
-	add(external, kind)
-	if port.NodePort != 0 {
+	add(addrs.cluster, maps.ClusterIP)
+	add(addrs.loadBalancer, maps.LoadBalancer) // before the external IPs: an address that is both is guarded
+	add(addrs.external, kind)
+	if port.NodePort != 0 && c.mayOpen(port.NodePort) {
 		s.frontend(maps.KeyOf(family.Unspecified(), port.NodePort, port.Protocol), maps.NodePort)
 	}
 	outside := s.outside()
-	if refused := c.gather(port, family, endpoints); refused.IsValid() {
+	if refused := c.gather(port.Name, port.Protocol, family); refused.IsValid() {
 		c.wanted.problem("EndpointReserved", "%s: the endpoint %s is ignored: nodes receive there what only nodes may send them", s.ID, refused)
 	}
 	c.categorize(traffic{
@@ -266,7 +306,7 @@ func (c *Compiler) port(service *model.Service, port *model.Port, family model.F
 	})
 	c.tables(s, outside)
 	s.KeptSum = c.keptSum()
-	return len(s.Frontends)
+	return s
 }
 
 // outside reports whether clients outside the cluster can reach the service other than by a
@@ -277,13 +317,27 @@ func (s *Service) outside() bool {
 
 func (c *Compiler) local(addr netip.Addr) bool { return c.facts.Local != nil && c.facts.Local(addr) }
 
+// usualFrontends is the largest number of frontends that are searched one by one.
+const usualFrontends = 16
+
 // frontend adds a row unless an earlier one has the same key. An address may be listed as more than
 // one kind.
 func (s *Service) frontend(key maps.SvcKey, kind uint32) {
-	for _, f := range s.Frontends {
-		if f.Key == key {
+	if len(s.Frontends) < usualFrontends {
+		if slices.ContainsFunc(s.Frontends, func(f Frontend) bool { return f.Key == key }) {
 			return
 		}
+	} else {
+		if s.keys == nil {
+			s.keys = make(map[maps.SvcKey]struct{}, 2*usualFrontends)
+			for _, f := range s.Frontends {
+				s.keys[f.Key] = struct{}{}
+			}
+		}
+		if _, ok := s.keys[key]; ok {
+			return
+		}
+		s.keys[key] = struct{}{}
 	}
 	s.Frontends = append(s.Frontends, Frontend{key, kind})
 }
@@ -304,38 +358,6 @@ func (c *Compiler) grow() *Service {
 		s.Tables[scope] = old.Tables[scope][:0]
 	}
 	return s
-}
-
-// tables fills in the backends and the slots of both scopes.
-func (c *Compiler) tables(s *Service, outside bool) {
-	for scope, list := range c.scopes {
-		if len(list) > MaxSlots {
-			c.wanted.problem("TooManyBackends", "%s has %d backends; %d of them are used", s.ID, len(list), MaxSlots)
-		}
-		for _, w := range list {
-			if scope == maps.ScopeAll || !slices.ContainsFunc(c.scopes[maps.ScopeAll], func(o Weighted) bool { return o.Backend == w.Backend }) {
-				s.Backends = append(s.Backends, w.Backend)
-			}
-		}
-	}
-	slices.SortFunc(s.Backends, compareBackends)
-	for scope, list := range c.scopes {
-		if len(list) == 0 {
-			continue
-		}
-		s.Tables[scope] = Table(s.Tables[scope], s.Algorithm, outside, list)
-		if len(list) == len(s.Backends) {
-			continue // positions in the scope are positions in Backends
-		}
-		c.positions = c.positions[:0]
-		for _, w := range list {
-			at, _ := slices.BinarySearchFunc(s.Backends, w.Backend, compareBackends)
-			c.positions = append(c.positions, uint32(at))
-		}
-		for i, at := range s.Tables[scope] {
-			s.Tables[scope][i] = c.positions[at]
-		}
-	}
 }
 
 // Pod compiles the host ports of a pod of this node. Those that the runtime asked for take

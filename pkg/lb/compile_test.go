@@ -20,15 +20,16 @@ func TestTooManyFrontends(t *testing.T) {
 	for i := range 1000 {
 		hostile.Ports = append(hostile.Ports, model.Port{Port: uint16(i + 1), Protocol: model.TCP})
 	}
-	wanted := NewCompiler(Facts{Node: &model.Node{}}).Service(hostile, nil)
+	const most = 1 << 14
+	wanted := NewCompiler(Facts{Node: &model.Node{}, Quota: Quota{Frontends: most}}).Service(hostile, nil)
 	var frontends int
 	for i := range wanted.Services {
 		frontends += len(wanted.Services[i].Frontends)
 	}
-	if frontends < maxFrontends || frontends > maxFrontends+513 {
-		t.Errorf("%d frontends, want as many as fit in %d", frontends, maxFrontends)
+	if frontends > most || frontends < most-513 || wanted.Uses.Frontends != frontends {
+		t.Errorf("%d frontends, counted as %d, want as many as fit in %d", frontends, wanted.Uses.Frontends, most)
 	}
-	if n := len(wanted.Problems); n != 1 || wanted.Problems[0].Reason != "TooManyFrontends" {
-		t.Errorf("problems %v, want one TooManyFrontends", wanted.Problems)
+	if n := len(wanted.Problems); n != 1 || wanted.Problems[0].Reason != "QuotaExceeded" {
+		t.Errorf("problems %v, want one QuotaExceeded", wanted.Problems)
 	}
 }

@@ -59,40 +59,73 @@ func (c *candidate) row() maps.Backend {
 	return row
 }
 
+// slicePort is what a port of a Service looks for in the slices.
+type slicePort struct {
+	name     string
+	protocol model.Protocol
+	family   model.Family
+}
+
+// found is a port of a slice.
+type found struct {
+	slice *model.Slice
+	port  uint16
+}
+
+// index finds all ports of the slices at once, so that a Service with many ports and slices is not
+// searched for each port.
+func (c *Compiler) index(endpoints []*model.Slice) {
+	if len(c.ports) > usualFrontends {
+		c.ports = nil // clearing it would cost every Service after this one as much
+	}
+	if c.ports == nil {
+		c.ports = map[slicePort][]found{}
+	}
+	clear(c.ports)
+	for _, slice := range endpoints {
+		for _, p := range slice.Ports {
+			key := slicePort{p.Name, p.Protocol, slice.Family}
+			c.ports[key] = append(c.ports[key], found{slice, p.Port})
+		}
+	}
+}
+
+// endpoints returns how many endpoints the slices list for a port.
+func (c *Compiler) endpoints(name string, protocol model.Protocol, family model.Family) (n int) {
+	for _, f := range c.ports[slicePort{name, protocol, family}] {
+		n += len(f.slice.Endpoints)
+	}
+	return n
+}
+
 // gather collects the endpoints of a port, sorted and deduplicated by address. An endpoint that
 // appears twice is moving between slices, or its address passed from a terminating pod to a new
 // one. The one that is not terminating counts; of several such, the last, as in kube-proxy.
-func (c *Compiler) gather(port *model.Port, family model.Family, endpoints []*model.Slice) (refused netip.AddrPort) {
+func (c *Compiler) gather(name string, protocol model.Protocol, family model.Family) (refused netip.AddrPort) {
 	self := unique.Make(c.facts.Node.Name)
 	named := c.facts.Node.Name != ""
 	list := c.candidates[:0]
-	for _, slice := range endpoints {
-		if slice.Family != family {
-			continue
-		}
-		for _, p := range slice.Ports {
-			if p.Name != port.Name || p.Protocol != port.Protocol {
+	for _, f := range c.ports[slicePort{name, protocol, family}] {
+		slice := f.slice
+		nodesOnly := c.facts.IsNode != nil && model.NodesOnly(f.port, protocol)
+		for i := range slice.Endpoints {
+			e := &slice.Endpoints[i]
+			if nodesOnly && c.facts.IsNode(e.Addr) {
+				refused = netip.AddrPortFrom(e.Addr, f.port)
 				continue
 			}
-			for i := range slice.Endpoints {
-				e := &slice.Endpoints[i]
-				if model.NodesOnly(p.Port, p.Protocol) && c.facts.IsNode != nil && c.facts.IsNode(e.Addr) {
-					refused = netip.AddrPortFrom(e.Addr, p.Port)
-					continue
-				}
-				local := named && e.Node == self
-				list = append(list, candidate{
-					backend:    maps.BackendOf(e.Addr, p.Port, p.Protocol),
-					hints:      e.Hints,
-					weight:     slice.Weight,
-					conditions: e.Conditions,
-					local:      local,
-					// An endpoint at an address of this node is here whatever the slice says: a
-					// packet with the node's address as both source and destination would go
-					// nowhere.
-					here: local || c.local(e.Addr),
-				})
-			}
+			local := named && e.Node == self
+			list = append(list, candidate{
+				backend:    maps.BackendOf(e.Addr, f.port, protocol),
+				hints:      e.Hints,
+				weight:     slice.Weight,
+				conditions: e.Conditions,
+				local:      local,
+				// An endpoint at an address of this node is here whatever the slice says: a
+				// packet with the node's address as both source and destination would go
+				// nowhere.
+				here: local || c.local(e.Addr),
+			})
 		}
 	}
 	less := func(a, b candidate) int { return compareBackends(a.backend, b.backend) }

@@ -1,6 +1,11 @@
 package lb
 
 import (
+	"cmp"
+	stdmaps "maps"
+	"slices"
+	"strings"
+
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 )
@@ -14,31 +19,33 @@ type HealthCheck struct {
 }
 
 // healthCheck adds the health check of a family, if the Service has one.
-func (c *Compiler) healthCheck(service *model.Service, family model.Family, endpoints []*model.Slice) {
-	if service.HealthCheckNodePort != 0 {
-		c.wanted.Checks = append(c.wanted.Checks, HealthCheck{family, service.HealthCheckNodePort, c.localReady(family, endpoints)})
+func (c *Compiler) healthCheck(service *model.Service, family model.Family) {
+	if service.HealthCheckNodePort != 0 && c.mayOpen(service.HealthCheckNodePort) {
+		c.wanted.Checks = append(c.wanted.Checks, HealthCheck{family, service.HealthCheckNodePort, c.localReady(family)})
 	}
 }
 
 // localReady counts the local endpoints that are ready on any port, even one that the Service does
 // not have, as kube-proxy does. A terminating endpoint does not count although it may still get
-// traffic: load balancers have to stop sending before it is gone.
-func (c *Compiler) localReady(family model.Family, endpoints []*model.Slice) int {
-	seen, ready := map[model.Port]bool{}, map[maps.Addr]bool{}
-	for _, slice := range endpoints {
-		for _, p := range slice.Ports {
-			port := model.Port{Name: p.Name, Protocol: p.Protocol}
-			if seen[port] {
-				continue
-			}
-			seen[port] = true
-			c.gather(&port, family, endpoints)
-			for i := range c.candidates {
-				if e := &c.candidates[i]; e.local && e.ready() {
-					ready[e.backend.Addr] = true
-				}
+// traffic: load balancers have to stop sending before it is gone. Of ports that the Service does
+// not have, no more count than the quota has backends.
+func (c *Compiler) localReady(family model.Family) int {
+	ready, work := map[maps.Addr]bool{}, 0
+	for _, key := range slices.SortedFunc(stdmaps.Keys(c.ports), slicePort.compare) {
+		work += c.endpoints(key.name, key.protocol, key.family)
+		if key.family != family || c.facts.Quota.Backends != 0 && work > c.facts.Quota.Backends {
+			continue
+		}
+		c.gather(key.name, key.protocol, family)
+		for i := range c.candidates {
+			if e := &c.candidates[i]; e.local && e.ready() {
+				ready[e.backend.Addr] = true
 			}
 		}
 	}
 	return len(ready)
+}
+
+func (p slicePort) compare(q slicePort) int {
+	return cmp.Or(strings.Compare(p.name, q.name), cmp.Compare(p.protocol, q.protocol), cmp.Compare(p.family, q.family))
 }

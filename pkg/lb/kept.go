@@ -33,7 +33,8 @@ func (k *Kept) Has(backend maps.Backend) bool {
 // port and in whatever condition.
 func (c *Compiler) Kept(id ID, endpoints []*model.Slice) *Kept {
 	if id.Protocol == model.UDP {
-		c.gather(&model.Port{Name: id.Port, Protocol: id.Protocol}, id.Family, endpoints)
+		c.index(endpoints)
+		c.gather(id.Port, id.Protocol, id.Family)
 		k := &Kept{backends: make(map[maps.Backend]struct{}, len(c.candidates))}
 		for i := range c.candidates {
 			if e := &c.candidates[i]; e.keeps() {

@@ -45,6 +45,22 @@ func maglevSize(backends int) uint32 {
 	return sizes[len(sizes)-1]
 }
 
+// maglevWithin returns the table length for a number of backends if a table can have only limit
+// slots, or 0 if no length fits.
+func maglevWithin(backends, limit int) uint32 {
+	sizes := maglevSizes()
+	size := maglevSize(backends)
+	if int(size) <= limit {
+		return size
+	}
+	for i := len(sizes) - 1; i >= 0; i-- {
+		if int(sizes[i]) <= limit && int(sizes[i]) >= backends {
+			return sizes[i]
+		}
+	}
+	return 0
+}
+
 // Fractional numbers of slots are kept in units of 1/maglevOne.
 const maglevOne = 1 << 16
 
@@ -88,10 +104,9 @@ func maglevMix(x uint64) uint64 {
 }
 
 // maglevTable appends the Maglev table of the backends listed in shares.
-func maglevTable(dst []uint32, shares []tableShare, backends []Weighted) []uint32 {
-	size := int(maglevSize(len(shares)))
+func maglevTable(dst []uint32, shares []tableShare, backends []Weighted, size uint32) []uint32 {
 	base := len(dst)
-	dst = slices.Grow(dst, size)[:base+size]
+	dst = slices.Grow(dst, int(size))[:base+int(size)]
 	maglevFill(dst[base:], shares, backends)
 	return dst
 }

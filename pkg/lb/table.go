@@ -33,15 +33,22 @@ type Weighted struct {
 //
 // With equal weights and enough room in dst nothing is allocated, except for a Maglev table.
 func Table(dst []uint32, a Algorithm, external bool, backends []Weighted) []uint32 {
+	return tableWithin(dst, a, external, backends, MaxSlots)
+}
+
+// tableWithin is Table with at most limit slots, which must not exceed MaxSlots. A Maglev table then
+// has the largest length that fits, or becomes that of the other algorithms if none does.
+func tableWithin(dst []uint32, a Algorithm, external bool, backends []Weighted, limit int) []uint32 {
 	weights := tableWeigh(backends)
+	size := maglevWithin(weights.count, limit)
 	switch {
-	case weights.count > MaxSlots:
-		return tableOfSome(dst, a, external, backends)
-	case a == Maglev && external && weights.count > 1:
-		return maglevTable(dst, tableShares(backends, weights), backends)
+	case weights.count > limit:
+		return tableOfSome(dst, a, external, backends, limit)
+	case a == Maglev && external && weights.count > 1 && size > 0:
+		return maglevTable(dst, tableShares(backends, weights), backends, size)
 	case weights.lowest < weights.highest:
 		shares := tableShares(backends, weights)
-		tableFit(shares)
+		tableFit(shares, uint64(limit))
 		return tableInterleave(dst, shares)
 	}
 	for i := range backends {
@@ -97,15 +104,15 @@ func tableShares(backends []Weighted, weights tableWeights) []tableShare {
 	return shares
 }
 
-// tableFit turns weights into numbers of slots whose sum is at most MaxSlots.
-func tableFit(shares []tableShare) {
+// tableFit turns weights into numbers of slots whose sum is at most limit.
+func tableFit(shares []tableShare, limit uint64) {
 	divisor, total, highest := uint32(0), uint64(0), uint64(0)
 	for _, s := range shares {
 		divisor = tableGCD(s.share, divisor)
 		total += uint64(s.share)
 		highest = max(highest, uint64(s.share))
 	}
-	if total/uint64(divisor) <= MaxSlots {
+	if total/uint64(divisor) <= limit {
 		for i := range shares {
 			shares[i].share /= divisor
 		}
@@ -113,27 +120,27 @@ func tableFit(shares []tableShare) {
 	}
 	// Find the smallest denominator that fits: at the lower bound no share is rounded up to one
 	// slot, at the upper bound all are.
-	low, high := total, highest*MaxSlots+1
+	low, high := total, highest*limit+1
 	for low < high {
 		middle := low + (high-low)/2
-		if tableScaled(shares, middle) <= MaxSlots {
+		if tableScaled(shares, middle, limit) <= limit {
 			high = middle
 		} else {
 			low = middle + 1
 		}
 	}
 	for i := range shares {
-		shares[i].share = tableScale(shares[i].share, low)
+		shares[i].share = tableScale(shares[i].share, low, limit)
 	}
 }
 
-func tableScale(share uint32, denominator uint64) uint32 {
-	return max(1, uint32(uint64(share)*MaxSlots/denominator))
+func tableScale(share uint32, denominator, limit uint64) uint32 {
+	return max(1, uint32(uint64(share)*limit/denominator))
 }
 
-func tableScaled(shares []tableShare, denominator uint64) (total uint64) {
+func tableScaled(shares []tableShare, denominator, limit uint64) (total uint64) {
 	for _, s := range shares {
-		total += uint64(tableScale(s.share, denominator))
+		total += uint64(tableScale(s.share, denominator, limit))
 	}
 	return total
 }
@@ -190,9 +197,9 @@ func tableStreams(shares []tableShare, total uint64, visit func(place uint64, po
 	}
 }
 
-// tableOfSome is Table for more than MaxSlots backends. It uses those with the lowest hashes, so a
+// tableOfSome is tableWithin for more than limit backends. It uses those with the lowest hashes, so a
 // backend that comes or goes changes at most one other.
-func tableOfSome(dst []uint32, a Algorithm, external bool, backends []Weighted) []uint32 {
+func tableOfSome(dst []uint32, a Algorithm, external bool, backends []Weighted, limit int) []uint32 {
 	type ranked struct {
 		hash     uint64
 		position uint32
@@ -207,14 +214,14 @@ func tableOfSome(dst []uint32, a Algorithm, external bool, backends []Weighted) 
 	slices.SortFunc(ranks, func(a, b ranked) int {
 		return cmp.Or(cmp.Compare(a.hash, b.hash), cmp.Compare(a.position, b.position))
 	})
-	ranks = ranks[:MaxSlots]
+	ranks = ranks[:limit]
 	slices.SortFunc(ranks, func(a, b ranked) int { return cmp.Compare(a.position, b.position) })
 	some := make([]Weighted, len(ranks))
 	for i, r := range ranks {
 		some[i] = backends[r.position]
 	}
 	base := len(dst)
-	dst = Table(dst, a, external, some)
+	dst = tableWithin(dst, a, external, some, limit)
 	for i, position := range dst[base:] {
 		dst[base+i] = ranks[position].position
 	}

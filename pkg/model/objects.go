@@ -12,6 +12,17 @@ type Problem struct {
 	Message string // one sentence that says what to do
 }
 
+// Reasons of problems that are none: they only say what happens, and nobody has to act.
+const (
+	ClusterIPOnNode       = "ClusterIPOnNode"
+	LoadBalancerIPClaimed = "LoadBalancerIPClaimed"
+)
+
+// Notice reports whether nothing is wrong.
+func (p Problem) Notice() bool {
+	return p.Reason == ClusterIPOnNode || p.Reason == LoadBalancerIPClaimed
+}
+
 // Service is a Kubernetes Service, reduced to what a proxy needs. ExternalName and headless
 // Services have no addresses.
 type Service struct {

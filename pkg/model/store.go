@@ -35,12 +35,11 @@ type Store struct {
 	namespaces map[string]*Namespace
 	pods       map[Name]*Pod
 	policies   map[Name]*Acceleration
-	attached   map[Name][]*Attachment           // those with host ports, by pod; the oldest first
-	clusterIPs map[netip.Addr]int32             // number of Services with the address
-	external   map[netip.Addr]map[Name]struct{} // Services that list the address in externalIPs
-	local      map[netip.Addr]struct{}          // addresses of this node's interfaces
-	nodeAddrs  map[netip.Addr]int               // number of Nodes with the address
-	moved      uint64                           // counts changes of node addresses and pod CIDRs
+	attached   map[Name][]*Attachment // those with host ports, by pod; the oldest first
+	claims     claims
+	local      map[netip.Addr]struct{} // addresses of this node's interfaces
+	nodeAddrs  map[netip.Addr]int      // number of Nodes with the address
+	moved      uint64                  // counts changes of node addresses and pod CIDRs
 
 	self    string // name of this node
 	dirty   map[Key]struct{}
@@ -74,8 +73,7 @@ func NewStore(self string) *Store {
 		pods:       map[Name]*Pod{},
 		policies:   map[Name]*Acceleration{},
 		attached:   map[Name][]*Attachment{},
-		clusterIPs: map[netip.Addr]int32{},
-		external:   map[netip.Addr]map[Name]struct{}{},
+		claims:     newClaims(),
 		nodeAddrs:  map[netip.Addr]int{},
 		self:       self,
 		dirty:      map[Key]struct{}{},
@@ -435,36 +433,4 @@ func (s *Store) Inside(known uint64) (list []netip.Prefix, moves uint64) {
 	}
 	slices.SortFunc(list, netip.Prefix.Compare)
 	return slices.Compact(list), s.moved
-}
-
-// ReservedFor says why a Service must not take over an externalIP, or returns "". Taking the
-// address of a node, a pod or another Service would hand its traffic to anybody who may create a
-// Service.
-func (s *Store) ReservedFor(addr netip.Addr) string {
-	switch {
-	case addr.IsLoopback():
-		return "a loopback address"
-	case addr.IsLinkLocalUnicast():
-		return "a link-local address"
-	case addr.IsMulticast():
-		return "a multicast address"
-	case addr.IsUnspecified():
-		return "the unspecified address"
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.clusterIPs[addr] > 0 {
-		return "a Service's ClusterIP"
-	}
-	for _, node := range s.nodes {
-		if slices.Contains(node.Addrs, addr) {
-			return "an address of node " + node.Name
-		}
-		for _, cidr := range node.PodCIDRs {
-			if cidr.Contains(addr) {
-				return "a pod address of node " + node.Name
-			}
-		}
-	}
-	return ""
 }

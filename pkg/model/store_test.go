@@ -127,8 +127,8 @@ func TestReservedAddresses(t *testing.T) {
 		"fe80::1": true, "224.0.0.1": true, "0.0.0.0": true, "::": true,
 		"203.0.113.1": false, "10.96.0.2": false, "10.2.0.1": false, "2001:db8::1": false,
 	} {
-		if why := s.ReservedFor(netip.MustParseAddr(addr)); (why != "") != reserved {
-			t.Errorf("%s: reserved for %q, want reserved %v", addr, why, reserved)
+		if why := s.RefusedExternalIP(Name{"ns", "other"}, netip.MustParseAddr(addr)).Why; (why != "") != reserved {
+			t.Errorf("%s: refused as %q, want refused %v", addr, why, reserved)
 		}
 	}
 }

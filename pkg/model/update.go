@@ -79,47 +79,6 @@ func (s *Store) drop(name Name, e *entry) {
 	}
 }
 
-// claimAddrs records the addresses that a Service occupies, and makes due the Services whose
-// externalIPs thereby became reserved.
-func (s *Store) claimAddrs(service *Service) {
-	for _, addr := range service.ClusterIPs {
-		s.clusterIPs[addr]++
-		if s.clusterIPs[addr] == 1 {
-			s.markExternal(addr)
-		}
-	}
-	for _, addr := range service.ExternalIPs {
-		users := s.external[addr]
-		if users == nil {
-			users = map[Name]struct{}{}
-			s.external[addr] = users
-		}
-		users[service.Name] = struct{}{}
-	}
-}
-
-func (s *Store) releaseAddrs(service *Service) {
-	for _, addr := range service.ClusterIPs {
-		s.clusterIPs[addr]--
-		if s.clusterIPs[addr] == 0 {
-			delete(s.clusterIPs, addr)
-			s.markExternal(addr)
-		}
-	}
-	for _, addr := range service.ExternalIPs {
-		delete(s.external[addr], service.Name)
-		if len(s.external[addr]) == 0 {
-			delete(s.external, addr)
-		}
-	}
-}
-
-func (s *Store) markExternal(addr netip.Addr) {
-	for name := range s.external[addr] {
-		s.mark(Key{KindService, name})
-	}
-}
-
 // SetSlice stores a new or changed slice. The slice may precede its Service.
 func (s *Store) SetSlice(slice *Slice) {
 	s.mu.Lock()
@@ -238,8 +197,13 @@ func (s *Store) deleteNode(name string) {
 	s.nodeChanged(was, &Node{Name: name})
 }
 
+// has reports whether an address is the node's or a pod's there.
+func (n *Node) has(addr netip.Addr) bool {
+	return slices.Contains(n.Addrs, addr) || slices.ContainsFunc(n.PodCIDRs, func(cidr netip.Prefix) bool { return cidr.Contains(addr) })
+}
+
 // nodeChanged makes due what a node's change can affect: everything if this node's zone changed,
-// and the Services with externalIPs if addresses came or went.
+// and the Services that name one of its addresses, before or after.
 func (s *Store) nodeChanged(was, is *Node) {
 	if was == nil {
 		was = &Node{Name: is.Name}
@@ -255,10 +219,9 @@ func (s *Store) nodeChanged(was, is *Node) {
 		}
 	}
 	if !slices.Equal(was.Addrs, is.Addrs) || !slices.Equal(was.PodCIDRs, is.PodCIDRs) {
-		for addr := range s.external {
-			s.markExternal(addr)
-		}
 		s.countNode(was, is)
+		s.claims.nodes.built = false
+		s.markNamed(func(addr netip.Addr) bool { return was.has(addr) || is.has(addr) })
 		s.moved++
 		signal(s.inside)
 		signal(s.others)
@@ -268,8 +231,7 @@ func (s *Store) nodeChanged(was, is *Node) {
 }
 
 // SetLocal stores the addresses of this node's interfaces. It makes due the Services with a
-// ClusterIP or endpoint among the addresses that came or went, and the pods with a hostIP among
-// them.
+// address or endpoint among the addresses that came or went, and the pods with a hostIP among them.
 func (s *Store) SetLocal(addrs iter.Seq[netip.Addr]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -291,6 +253,7 @@ func (s *Store) SetLocal(addrs iter.Seq[netip.Addr]) {
 			s.mark(Key{KindService, name})
 		}
 	}
+	s.markNamed(moved)
 	bound := func(p HostPort) bool { return moved(p.HostIP) }
 	for name, pod := range s.pods {
 		if slices.ContainsFunc(pod.HostPorts, bound) {

@@ -41,11 +41,13 @@ func (s *Store) Waiting() time.Time {
 	return earliest(s.waiting.marked, s.waiting.taken)
 }
 
-// Settled says that every change TakeDirty has returned so far is in the maps.
-func (s *Store) Settled() {
+// Settled says that every change TakeDirty has returned so far is in the maps, but for those that
+// were made due again because they have to wait for their turn. The oldest of them has been waiting
+// since the given time, which is zero if there are none.
+func (s *Store) Settled(since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.waiting.taken = time.Time{}
+	s.waiting.taken = since
 }
 
 // Triggers returns the triggers of changes since the last call and forgets them. Every Service

@@ -38,15 +38,13 @@ type service struct {
 	ranges    ranges
 }
 
-func (s *service) is(id lb.ID) bool {
-	return s.port == id.Port && s.protocol == id.Protocol && s.family == id.Family
-}
-
 // apply brings one object's tables up to date. It only claims frontends; they are written at the
 // end of the pass, when every table that they may lead to is in place. An error leaves the object
 // consistent but out of date.
 func (r *Reconciler) apply(key model.Key) error {
 	wanted, uid, created := r.compile(key)
+	r.backlog.work += work(wanted.Uses)
+	r.bound(key, uid, created, wanted)
 	if !r.synced && !r.toldByRuntime(key) && r.adopts(wanted) {
 		// The adopted state is complete; what the sources delivered so far may not be.
 		r.held = append(r.held, key)
@@ -61,15 +59,10 @@ func (r *Reconciler) apply(key model.Key) error {
 		r.objects[key] = o
 	}
 	o.uid, o.created = uid, created
-	for _, s := range o.services {
-		if !slices.ContainsFunc(wanted.Services, func(w lb.Service) bool { return s.is(w.ID) }) {
-			r.retire(s)
-		}
-	}
-	o.services = slices.DeleteFunc(o.services, func(s *service) bool { return s.object == nil })
+	known := r.keep(o, wanted)
 	for i := range wanted.Services {
 		w := &wanted.Services[i]
-		s, err := r.install(o, w.ID)
+		s, err := r.install(o, known, w.ID)
 		if err != nil {
 			return err
 		}
@@ -95,6 +88,37 @@ func (r *Reconciler) apply(key model.Key) error {
 	}
 	r.setProblems(o, wanted.Problems)
 	return nil
+}
+
+// portID names a service among those of its object.
+type portID struct {
+	port     string
+	protocol model.Protocol
+	family   model.Family
+}
+
+func idOf(id lb.ID) portID { return portID{id.Port, id.Protocol, id.Family} }
+
+// keep retires the services that an object no longer wants, and returns the others.
+func (r *Reconciler) keep(o *object, wanted *lb.Wanted) map[portID]*service {
+	known := make(map[portID]*service, len(o.services))
+	if len(o.services) == 0 {
+		return known
+	}
+	wants := make(map[portID]struct{}, len(wanted.Services))
+	for i := range wanted.Services {
+		wants[idOf(wanted.Services[i].ID)] = struct{}{}
+	}
+	for _, s := range o.services {
+		id := portID{s.port, s.protocol, s.family}
+		if _, ok := wants[id]; ok {
+			known[id] = s
+		} else {
+			r.retire(s)
+		}
+	}
+	o.services = slices.DeleteFunc(o.services, func(s *service) bool { return s.object == nil })
+	return known
 }
 
 // setChecks publishes changed health checks, after the maps match them.
@@ -135,11 +159,9 @@ func (r *Reconciler) toldByRuntime(key model.Key) bool {
 
 // install returns the object's service with that ID: the installed one, one that an earlier agent
 // left in the maps, or a new, empty one without frontends.
-func (r *Reconciler) install(o *object, id lb.ID) (*service, error) {
-	for _, s := range o.services {
-		if s.is(id) {
-			return s, nil
-		}
+func (r *Reconciler) install(o *object, known map[portID]*service, id lb.ID) (*service, error) {
+	if s := known[idOf(id)]; s != nil {
+		return s, nil
 	}
 	text := nameText(id)
 	s := r.adopted[text]
@@ -167,6 +189,7 @@ func (r *Reconciler) install(o *object, id lb.ID) (*service, error) {
 	}
 	s.object, s.port, s.protocol, s.family = o, id.Port, id.Protocol, id.Family
 	o.services = append(o.services, s)
+	known[idOf(id)] = s
 	return s, nil
 }
 
@@ -286,8 +309,9 @@ func (r *Reconciler) sameTable(index uint32, word maps.Word, table []uint32) boo
 // setFrontends claims the frontends that the service wants and releases those it no longer wants. A
 // frontend that it did not get is a problem.
 func (r *Reconciler) setFrontends(s *service, w *lb.Service, problems []model.Problem) []model.Problem {
+	wants := containsKey(w.Frontends)
 	for _, key := range s.frontends {
-		if !slices.ContainsFunc(w.Frontends, func(f lb.Frontend) bool { return f.Key == key }) {
+		if !wants(key) {
 			r.frontends.release(key, s)
 		}
 	}
@@ -300,11 +324,31 @@ func (r *Reconciler) setFrontends(s *service, w *lb.Service, problems []model.Pr
 		}
 		s.frontends = append(s.frontends, f.Key)
 		// It does not matter which service owns a ping row: any service of the address answers.
-		if winner := r.frontends.claim(f.Key, claim{s, f.Kind}); winner.service != s && !maps.IsPing(f.Key) && !maps.IsHosted(f.Key) {
+		if winner := r.frontends.claim(f.Key, newClaim(s, f.Kind)); winner.service != s && !maps.IsPing(f.Key) && !maps.IsHosted(f.Key) {
 			problems = append(problems, conflict(f.Key, winner))
 		}
 	}
 	return problems
+}
+
+// usualKeys is the largest number of frontends that are searched one by one.
+const usualKeys = 16
+
+// containsKey returns a function that reports whether a key is among the frontends.
+func containsKey(list []lb.Frontend) func(maps.SvcKey) bool {
+	if len(list) <= usualKeys {
+		return func(key maps.SvcKey) bool {
+			return slices.ContainsFunc(list, func(f lb.Frontend) bool { return f.Key == key })
+		}
+	}
+	keys := make(map[maps.SvcKey]struct{}, len(list))
+	for _, f := range list {
+		keys[f.Key] = struct{}{}
+	}
+	return func(key maps.SvcKey) bool {
+		_, ok := keys[key]
+		return ok
+	}
 }
 
 // retire withdraws a service's claims. It is torn down when no row leads to it any more.

@@ -70,6 +70,9 @@ func (r *Reconciler) arrived(key model.Key) (bool, error) {
 	if _, failed := r.failed[key]; failed || slices.Contains(r.held, key) {
 		return false, nil
 	}
+	if _, late := r.backlog.late[key]; late {
+		return false, nil
+	}
 	o := r.objects[key]
 	if o == nil {
 		return true, nil

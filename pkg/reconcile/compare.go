@@ -230,15 +230,26 @@ func (r *Reconciler) compareObject(c *check, o *object) (work int) {
 		return 0
 	}
 	wanted, _, _ := r.compile(o.key)
+	if !r.quotas.serves(o.key) {
+		wanted.Services = nil
+	}
 	u := unit{kind: unitObject, object: o.key}
 	found := 0
+	known := make(map[portID]*service, len(o.services))
+	for _, s := range o.services {
+		known[portID{s.port, s.protocol, s.family}] = s
+	}
+	last := make(map[portID]int, len(wanted.Services))
+	for i := range wanted.Services {
+		last[idOf(wanted.Services[i].ID)] = i
+	}
 	for i := range wanted.Services {
 		w := &wanted.Services[i]
-		// Two host ports of a pod may have the same ID; the last one counts.
-		if len(wanted.Services) > len(o.services) && slices.ContainsFunc(wanted.Services[i+1:], func(o lb.Service) bool { return o.ID == w.ID }) {
+		id := idOf(w.ID)
+		if last[id] != i { // two host ports of a pod may have the same ID; the last one counts
 			continue
 		}
-		s := o.find(i, w.ID)
+		s := known[id]
 		if s == nil {
 			c.differ(u, "service", w.ID.String(), "installed", "missing")
 			continue
@@ -253,17 +264,4 @@ func (r *Reconciler) compareObject(c *check, o *object) (work int) {
 		c.differ(u, "service", o.key.String(), fmt.Sprintf("%d services", found), fmt.Sprintf("%d services", len(o.services)))
 	}
 	return work
-}
-
-// find returns the service with that ID, looking first at the position where it is likely to be.
-func (o *object) find(position int, id lb.ID) *service {
-	if position < len(o.services) && o.services[position].is(id) {
-		return o.services[position]
-	}
-	for _, s := range o.services {
-		if s.is(id) {
-			return s
-		}
-	}
-	return nil
 }

@@ -14,17 +14,34 @@ import (
 type claim struct {
 	service *service
 	kind    uint32
+	created int64 // of its object when it claimed
+	uid     string
 }
 
-// before reports whether a has precedence over b: Services before Pods, then the older object, then
-// the lower UID. It depends on the objects alone, so every node decides alike, also after a
-// restart.
+func newClaim(s *service, kind uint32) claim { return claim{s, kind, s.object.created, s.object.uid} }
+
+// rank orders the ways to have an address. A ClusterIP comes from the API server and a load balancer
+// address from a controller, which hand out each one once. An externalIP is what its author wrote.
+func (c claim) rank() int {
+	switch c.kind {
+	case maps.ClusterIP:
+		return 0
+	case maps.LoadBalancer:
+		return 1
+	}
+	return 2
+}
+
+// before reports whether a has precedence over b: Services before Pods, then by the kind of address,
+// then the older object, then the lower UID. It depends on the objects alone, so every node decides
+// alike, also after a restart.
 func (a claim) before(b claim) bool {
 	x, y := a.service.object, b.service.object
 	return cmp.Or(
 		cmp.Compare(x.key.Kind, y.key.Kind),
-		cmp.Compare(x.created, y.created),
-		strings.Compare(x.uid, y.uid),
+		cmp.Compare(a.rank(), b.rank()),
+		cmp.Compare(a.created, b.created),
+		strings.Compare(a.uid, b.uid),
 		x.key.Compare(y.key),
 		strings.Compare(a.service.port, b.service.port), // two ports of one object
 	) < 0
@@ -35,7 +52,7 @@ type frontend struct {
 	row     maps.Svc
 	present bool
 	owner   claim
-	others  []claim
+	others  rivals
 }
 
 // frontends decides who owns each frontend and tracks which rows have to be written.
@@ -78,8 +95,20 @@ func bindFrontends(w *lb.Service, index uint32) {
 func (f *frontends) claim(key maps.SvcKey, c claim) claim {
 	state := f.keys[key]
 	was := state.owner
-	state.remove(c.service)
-	state.add(c)
+	switch {
+	case was.service == nil:
+		state.owner = c
+	case was.service == c.service:
+		if state.owner = c; c != was { // it may no longer be the best
+			state.yield()
+		}
+	default:
+		state.others.remove(c.service)
+		if c.before(state.owner) {
+			c, state.owner = state.owner, c
+		}
+		state.others.add(c)
+	}
 	f.set(key, state, was)
 	return state.owner
 }
@@ -91,49 +120,22 @@ func (f *frontends) release(key maps.SvcKey, s *service) {
 		return
 	}
 	was := state.owner
-	state.remove(s)
+	state.others.remove(s)
+	if was.service == s {
+		// It does not matter which service owns the row of a hosted backend or of pings.
+		state.owner = state.others.best(maps.IsHosted(key) || maps.IsPing(key))
+		state.others.remove(state.owner.service)
+	}
 	f.set(key, state, was)
 }
 
-func (s *frontend) remove(service *service) {
-	if s.owner.service == service {
-		s.owner = claim{}
-		best := -1
-		for i, c := range s.others {
-			if best < 0 || c.before(s.others[best]) {
-				best = i
-			}
-		}
-		if best >= 0 {
-			s.owner = s.others[best]
-			s.drop(best)
-		}
-		return
+// yield gives the frontend to another if that has the better claim now.
+func (s *frontend) yield() {
+	if best := s.others.best(false); best.service != nil && best.before(s.owner) {
+		s.others.remove(best.service)
+		s.others.add(s.owner)
+		s.owner = best
 	}
-	for i, c := range s.others {
-		if c.service == service {
-			s.drop(i)
-			return
-		}
-	}
-}
-
-func (s *frontend) drop(i int) {
-	s.others = append(append([]claim(nil), s.others[:i]...), s.others[i+1:]...)
-	if len(s.others) == 0 {
-		s.others = nil
-	}
-}
-
-func (s *frontend) add(c claim) {
-	if s.owner.service == nil {
-		s.owner = c
-		return
-	}
-	if c.before(s.owner) {
-		c, s.owner = s.owner, c
-	}
-	s.others = append(s.others, c)
 }
 
 // set stores a key's new state. If the owner changed, the winner, the loser and all remaining
@@ -155,9 +157,7 @@ func (f *frontends) set(key maps.SvcKey, state frontend, was claim) {
 	}
 	if was.service != nil && state.owner.service != nil {
 		f.dirty(was.service.object.key, state.owner.service.object.key)
-		for _, c := range state.others {
-			f.dirty(c.service.object.key)
-		}
+		state.others.each(func(c claim) { f.dirty(c.service.object.key) })
 	}
 	for pod := range f.watchers[key] {
 		f.dirty(pod)

@@ -39,7 +39,9 @@ func (r *Reconciler) measure(start time.Time) {
 	r.cfg.Meter.Pass(now.Sub(start))
 	waiting := r.triggers[:0]
 	for _, t := range r.triggers {
-		if _, failed := r.failed[model.Key{Kind: model.KindService, Name: t.Service}]; failed {
+		key := model.Key{Kind: model.KindService, Name: t.Service}
+		_, failed := r.failed[key]
+		if _, late := r.backlog.late[key]; late || failed {
 			waiting = append(waiting, t)
 			continue
 		}
@@ -53,19 +55,26 @@ func (r *Reconciler) measure(start time.Time) {
 	}
 }
 
-// settle tells the Store when everything it delivered is done, and records since when a grace
-// period has lasted.
+// settle tells the Store when everything it delivered is done, or since when some of it waits for
+// its turn, and records since when a grace period has lasted.
 func (r *Reconciler) settle(failed error) {
 	if failed == nil && len(r.failed) == 0 {
-		r.cfg.Store.Settled()
-		r.stats.LastSettled = time.Now()
+		oldest := r.backlog.oldest()
+		r.cfg.Store.Settled(oldest)
+		r.stats.LastSettled = oldest
+		if oldest.IsZero() {
+			r.stats.LastSettled = time.Now()
+		}
 	}
 	r.stats.GraceSince = r.grace.since
 }
 
-// count maintains the number of problems by reason.
+// count maintains the number of problems by reason. A notice is no problem: nobody has to act.
 func (r *Reconciler) count(list []model.Problem, by int) {
 	for _, problem := range list {
+		if problem.Notice() {
+			continue
+		}
 		if r.reasons[problem.Reason] += by; r.reasons[problem.Reason] == 0 {
 			delete(r.reasons, problem.Reason)
 		}

@@ -20,6 +20,8 @@ type Config struct {
 	Tables *Tables
 	Facts  lb.Facts // without Node, which comes from the Store
 
+	NamespaceQuota lb.Quota // bounds what the Services of one namespace take
+
 	// Barrier returns once every BPF program that was running when it was called has ended.
 	Barrier func() error
 	// Grow replaces the maps with ones of at least the given sizes and the same content, and
@@ -59,6 +61,8 @@ type Reconciler struct {
 	services  *lb.Indexes
 	extents   *lb.Extents
 	plan      plan
+	quotas    quotas
+	backlog   backlog
 
 	synced  bool
 	adopted map[string]*service // by name: found in the maps, not yet claimed by an object
@@ -140,6 +144,8 @@ func New(cfg Config) (*Reconciler, error) {
 		services:  lb.NewIndexes(uint32(len(cfg.Tables.Services))),
 		inside:    inside{due: true},
 		extents:   lb.NewExtents(uint32(len(cfg.Tables.Slots))),
+		quotas:    quotas{limit: cfg.NamespaceQuota, namespaces: map[string]*share{}},
+		backlog:   backlog{late: map[model.Key]time.Time{}},
 		adopted:   map[string]*service{},
 		byIndex:   make([]*service, len(cfg.Tables.Services)),
 		failed:    map[model.Key]struct{}{},
@@ -154,7 +160,7 @@ func New(cfg Config) (*Reconciler, error) {
 	}
 	r.beginGuards() // an earlier agent may have died in the middle of a change
 	r.cfg.Facts.IsNode = cfg.Store.IsNode
-	r.cfg.Facts.Reserved, r.cfg.Facts.Local, r.cfg.Facts.MayUncheck = cfg.Store.ReservedFor, cfg.Store.Local, cfg.Store.MayUncheck
+	r.cfg.Facts.Claims, r.cfg.Facts.Local, r.cfg.Facts.MayUncheck = cfg.Store, cfg.Store.Local, cfg.Store.MayUncheck
 	r.cfg.Facts.Node = cfg.Store.Self()
 	r.compiler = lb.NewCompiler(r.cfg.Facts)
 	// A slot that was never written is all zero, so service 0 must not exist.
@@ -222,8 +228,8 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	}
 }
 
-// Pass brings the maps up to date with every dirty key. Keys that fail are kept for the next retry
-// and do not stop the others.
+// Pass brings the maps up to date with the dirty keys, or as many as one pass may take. Keys that
+// fail are kept for the next retry and do not stop the others.
 func (r *Reconciler) Pass() error {
 	start, before := time.Now(), r.stats.Compiled
 	var first error
@@ -234,19 +240,7 @@ func (r *Reconciler) Pass() error {
 	}
 	r.compiler.SetNode(r.cfg.Store.Self())
 	r.sync()
-	// The claims of one object may make others due. This terminates: each round settles some
-	// objects, and the oldest claim never moves again.
-	for keys := r.takeDirty(); len(keys) > 0; keys = r.takeDirty() {
-		for _, key := range keys {
-			r.stats.Compiled++
-			if err := r.apply(key); err != nil {
-				r.failed[key] = struct{}{}
-				fail(fmt.Errorf("apply %s: %w", key, err))
-			} else {
-				delete(r.failed, key)
-			}
-		}
-	}
+	r.applyDirty(start, fail)
 	if r.synced {
 		r.sweep()
 	}
@@ -280,6 +274,9 @@ func (r *Reconciler) Settle() error {
 		r.retry()
 		if err := r.Pass(); err != nil {
 			return err
+		}
+		if len(r.backlog.late) > 0 {
+			continue
 		}
 		if !r.grace.running {
 			return nil
@@ -372,7 +369,7 @@ func (r *Reconciler) publish() {
 	r.stats.Frontends = r.frontends.present - r.frontends.hosted
 	r.stats.Slots = int(r.extents.Used())
 	r.stats.Backends = int(r.backends.Used())
-	r.stats.Pending = len(r.failed) + len(r.held) + len(r.frontends.touched) + len(r.frontends.unsure) + len(r.retired)
+	r.stats.Pending = len(r.backlog.late) + len(r.failed) + len(r.held) + len(r.frontends.touched) + len(r.frontends.unsure) + len(r.retired)
 	r.stats.Synced = r.synced
 	if len(r.failed) == 0 && len(r.frontends.touched) == 0 && !r.unguarded {
 		r.stats.LastError = ""

@@ -73,7 +73,7 @@ func BenchmarkCheck(b *testing.B) {
 }
 
 // threadTime returns the processor time used by this thread.
-func threadTime(b *testing.B) time.Duration {
+func threadTime(b testing.TB) time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now); err != nil {
 		b.Fatal(err)

@@ -183,15 +183,17 @@ func (p *problems) addProbed(field string, addr netip.Addr) {
 	p.add("InvalidAddress", "%s %s is ignored: agents test their programs by dialing it, use another address", field, addr)
 }
 
-// virtualIP parses an address of a Service. It rejects an unspecified address because in the maps
-// that means every address of the node.
+// virtualIP parses an address of a Service. It rejects special ones: the unspecified address, for
+// one, means every address of the node in the maps.
 func virtualIP(p *problems, field, text string) (netip.Addr, bool) {
 	addr, ok := parseAddr(text)
-	switch {
-	case !ok:
+	if !ok {
 		p.add("InvalidAddress", "%s %.64q is ignored: it is not an IP address, correct it", field, text)
-	case addr.IsUnspecified() || addr.IsMulticast():
-		p.add("InvalidAddress", "%s %s is ignored: it cannot be a destination of its own, use a unicast address", field, addr)
+		return addr, false
+	}
+	switch why := model.Special(addr); {
+	case why != "":
+		p.add("InvalidAddress", "%s %s is ignored: it is %s, use a unicast address that the network knows", field, addr, why)
 		ok = false
 	case probed(addr):
 		p.addProbed(field, addr)
@@ -257,7 +259,14 @@ func loadBalancerIPs(p *problems, ingress []corev1.LoadBalancerIngress) []netip.
 	var list addresses
 	for i := range ingress {
 		in := &ingress[i]
-		if in.IP == "" || in.IPMode != nil && *in.IPMode != corev1.LoadBalancerIPModeVIP {
+		if in.IP == "" {
+			continue
+		}
+		if mode := in.IPMode; mode != nil && *mode != corev1.LoadBalancerIPModeVIP {
+			if *mode != corev1.LoadBalancerIPModeProxy {
+				p.add("InvalidIPMode", "load balancer ingress %.64q is not served: its ipMode %.64q is not known and counts as Proxy, use VIP or Proxy",
+					in.IP, *mode)
+			}
 			continue
 		}
 		if addr, ok := virtualIP(p, "load balancer ingress", in.IP); ok {

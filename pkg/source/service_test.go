@@ -175,7 +175,13 @@ func TestService(t *testing.T) {
 				corev1.LoadBalancerIngress{Hostname: "lb.example"},
 				corev1.LoadBalancerIngress{IP: "2001:db8::1"},
 			),
-			func(m *model.Service) { m.LoadBalancerIPs = addrs("198.51.100.1", "198.51.100.2", "2001:db8::1") },
+			func(m *model.Service) {
+				m.LoadBalancerIPs = addrs("198.51.100.1", "198.51.100.2", "2001:db8::1")
+				m.Problems = []model.Problem{{
+					Reason:  "InvalidIPMode",
+					Message: `load balancer ingress "198.51.100.4" is not served: its ipMode "Later" is not known and counts as Proxy, use VIP or Proxy`,
+				}}
+			},
 		},
 		{
 			"ingress counts for every type, and so do its ranges",

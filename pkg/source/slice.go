@@ -100,8 +100,8 @@ func endpoints(p *problems, family model.Family, in []discoveryv1.Endpoint) []mo
 		case model.FamilyOf(addr) != family:
 			p.add("InvalidAddress", "endpoint %s is ignored: it is not of the slice's addressType, move it to another slice", addr)
 			continue
-		case addr.IsUnspecified() || addr.IsMulticast():
-			p.add("InvalidAddress", "endpoint %s is ignored: it names no single host, use a unicast address", addr)
+		case model.Special(addr) != "":
+			p.add("InvalidAddress", "endpoint %s is ignored: it is %s, use a unicast address that the network knows", addr, model.Special(addr))
 			continue
 		}
 		out := model.Endpoint{Addr: addr, Hints: shared.of(e.Hints), Conditions: conditions(&e.Conditions)}

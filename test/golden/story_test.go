@@ -10,6 +10,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/portrange"
 )
 
 // story is one file of testdata. Its comment explains it and may have a line of options, such as
@@ -84,6 +85,10 @@ func (s *story) setOption(option string) (err error) {
 	switch name, value, _ := strings.Cut(option, "="); name {
 	case "vip-ping":
 		s.facts.VIPPing = value == "true"
+	case "node-external-ips":
+		s.facts.NodeExternalIPs = value == "true"
+	case "node-ports":
+		s.facts.NodePorts, err = portrange.Parse(value)
 	case "external-ips":
 		s.facts.ExternalIPs, err = lb.ParseExternalIPs(value)
 	case "dsr":

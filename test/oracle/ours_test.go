@@ -23,7 +23,6 @@ func newOurs(on node) *ours {
 			Node:        &model.Node{Name: on.name, Zone: on.zone},
 			Algorithm:   lb.Random,
 			ExternalIPs: lb.ExternalIPsAll,
-			Reserved:    func(netip.Addr) string { return "" }, // refusing addresses is our rule alone
 		}),
 		slices: map[model.Name]bool{},
 	}

@@ -76,6 +76,13 @@ func (e *Events) Warn(key model.Key, uid string, reason, message string) {
 	e.enqueue(event, event.Name)
 }
 
+// Notice is Warn for what is only worth knowing.
+func (e *Events) Notice(key model.Key, uid string, reason, message string) {
+	event := e.event(key, uid, reason, message)
+	event.Type = corev1.EventTypeNormal
+	e.enqueue(event, event.Name)
+}
+
 // Node posts an event about this node, unless it posted one with the same reason in the last ten
 // minutes, and reports whether the event will be posted. It never blocks.
 func (e *Events) Node(uid string, warning bool, reason, message string) bool {

@@ -1,0 +1,216 @@
+package model
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// claims knows which Services name an address, and what addresses nodes and their pods have.
+type claims struct {
+	clusterIPs   map[netip.Addr]int32             // number of Services with the address
+	external     map[netip.Addr]map[Name]struct{} // Services that list the address in externalIPs
+	loadBalancer map[netip.Addr]map[Name]struct{} // Services that have it in status.loadBalancer
+	nodes        nodeIndex
+}
+
+func newClaims() claims {
+	return claims{
+		clusterIPs:   map[netip.Addr]int32{},
+		external:     map[netip.Addr]map[Name]struct{}{},
+		loadBalancer: map[netip.Addr]map[Name]struct{}{},
+	}
+}
+
+// nodeIndex finds the node that an address belongs to.
+type nodeIndex struct {
+	built    bool
+	addrs    map[netip.Addr]string
+	podCIDRs map[netip.Prefix]string
+	lengths  []int // of the podCIDRs; a cluster has few
+}
+
+func (x *nodeIndex) build(nodes map[string]*Node) {
+	*x = nodeIndex{built: true, addrs: make(map[netip.Addr]string, len(nodes)), podCIDRs: make(map[netip.Prefix]string, len(nodes))}
+	for name, node := range nodes {
+		for _, addr := range node.Addrs {
+			if other, ok := x.addrs[addr]; !ok || name < other {
+				x.addrs[addr] = name
+			}
+		}
+		for _, cidr := range node.PodCIDRs {
+			cidr = cidr.Masked()
+			if other, ok := x.podCIDRs[cidr]; !ok || name < other {
+				x.podCIDRs[cidr] = name
+			}
+			if !slices.Contains(x.lengths, cidr.Bits()) {
+				x.lengths = append(x.lengths, cidr.Bits())
+			}
+		}
+	}
+	slices.Sort(x.lengths)
+}
+
+// pod returns the node whose podCIDRs contain the address.
+func (x *nodeIndex) pod(addr netip.Addr) (node string, ok bool) {
+	for _, bits := range x.lengths {
+		if prefix, err := addr.Prefix(bits); err == nil {
+			if node, ok = x.podCIDRs[prefix]; ok {
+				return node, true
+			}
+		}
+	}
+	return "", false
+}
+
+// claimAddrs records the addresses that a Service names, and makes due the Services whose claim to
+// one of them may have changed thereby.
+func (s *Store) claimAddrs(service *Service) {
+	for _, addr := range service.ClusterIPs {
+		s.claims.clusterIPs[addr]++
+		s.markClaimants(addr)
+	}
+	for _, addr := range service.LoadBalancerIPs {
+		addUser(s.claims.loadBalancer, addr, service.Name)
+		s.markUsers(s.claims.external[addr])
+	}
+	for _, addr := range service.ExternalIPs {
+		addUser(s.claims.external, addr, service.Name)
+		s.markUsers(s.claims.loadBalancer[addr])
+	}
+}
+
+func (s *Store) releaseAddrs(service *Service) {
+	for _, addr := range service.ClusterIPs {
+		s.claims.clusterIPs[addr]--
+		if s.claims.clusterIPs[addr] == 0 {
+			delete(s.claims.clusterIPs, addr)
+		}
+		s.markClaimants(addr)
+	}
+	for _, addr := range service.LoadBalancerIPs {
+		dropUser(s.claims.loadBalancer, addr, service.Name)
+		s.markUsers(s.claims.external[addr])
+	}
+	for _, addr := range service.ExternalIPs {
+		dropUser(s.claims.external, addr, service.Name)
+		s.markUsers(s.claims.loadBalancer[addr])
+	}
+}
+
+func addUser(users map[netip.Addr]map[Name]struct{}, addr netip.Addr, name Name) {
+	if users[addr] == nil {
+		users[addr] = map[Name]struct{}{}
+	}
+	users[addr][name] = struct{}{}
+}
+
+func dropUser(users map[netip.Addr]map[Name]struct{}, addr netip.Addr, name Name) {
+	delete(users[addr], name)
+	if len(users[addr]) == 0 {
+		delete(users, addr)
+	}
+}
+
+// markClaimants makes due the Services that name an address other than as their ClusterIP.
+func (s *Store) markClaimants(addr netip.Addr) {
+	s.markUsers(s.claims.external[addr])
+	s.markUsers(s.claims.loadBalancer[addr])
+}
+
+func (s *Store) markUsers(users map[Name]struct{}) {
+	for name := range users {
+		s.mark(Key{KindService, name})
+	}
+}
+
+// markNamed makes due the Services that name an address for which moved returns true.
+func (s *Store) markNamed(moved func(netip.Addr) bool) {
+	for _, users := range []map[netip.Addr]map[Name]struct{}{s.claims.external, s.claims.loadBalancer} {
+		for addr, names := range users {
+			if moved(addr) {
+				s.markUsers(names)
+			}
+		}
+	}
+}
+
+// Refusal says why a Service must not have an address. Why is "" if it may.
+type Refusal struct {
+	Why  string
+	Node string // the node whose Node object lists the address, if that is the only reason
+}
+
+// RefusedExternalIP says whether a Service must not take over one of its externalIPs. Taking the
+// address of a node, a pod or another Service would hand its traffic to anybody who may create a
+// Service. Within one namespace a load balancer address may be shared.
+func (s *Store) RefusedExternalIP(of Name, addr netip.Addr) Refusal {
+	if why := Special(addr); why != "" {
+		return Refusal{Why: why}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.claims.clusterIPs[addr] > 0 {
+		return Refusal{Why: "a Service's ClusterIP"}
+	}
+	if owner, ok := foreign(s.claims.loadBalancer[addr], of.Namespace); ok {
+		return Refusal{Why: "a load balancer address of " + owner.String()}
+	}
+	return s.ofNode(addr)
+}
+
+// RefusedLoadBalancerIP says whether a Service must not have one of its load balancer addresses. Its
+// own ClusterIP is allowed: small clusters route that to a node and put it into the status.
+func (s *Store) RefusedLoadBalancerIP(of *Service, addr netip.Addr) Refusal {
+	if why := Special(addr); why != "" {
+		return Refusal{Why: why}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.Contains(of.ClusterIPs, addr) {
+		return Refusal{}
+	}
+	if s.claims.clusterIPs[addr] > 0 {
+		return Refusal{Why: "another Service's ClusterIP"}
+	}
+	return s.ofNode(addr)
+}
+
+// ofNode refuses an address of a node or of a node's pods. This node also has addresses that no Node
+// lists, such as that of a control plane which moves from node to node.
+func (s *Store) ofNode(addr netip.Addr) Refusal {
+	x := &s.claims.nodes
+	if !x.built {
+		x.build(s.nodes)
+	}
+	if self := s.nodes[s.self]; self != nil && slices.Contains(self.Addrs, addr) {
+		return Refusal{"an address of node " + s.self, s.self}
+	}
+	if node, ok := x.addrs[addr]; ok {
+		return Refusal{"an address of node " + node, node}
+	}
+	if _, ok := s.local[addr]; ok {
+		return Refusal{Why: "an address on a device of node " + s.self}
+	}
+	if node, ok := x.pod(addr); ok {
+		return Refusal{Why: "a pod address of node " + node}
+	}
+	return Refusal{}
+}
+
+// ExternalClaimant returns a Service of another namespace that lists a load balancer address of a
+// Service in its externalIPs, where it is refused: the first by name.
+func (s *Store) ExternalClaimant(of Name, addr netip.Addr) (Name, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return foreign(s.claims.external[addr], of.Namespace)
+}
+
+// foreign returns the first of the Services, by name, that is in another namespace.
+func foreign(users map[Name]struct{}, namespace string) (first Name, ok bool) {
+	for name := range users {
+		if name.Namespace != namespace && (!ok || name.Compare(first) < 0) {
+			first, ok = name, true
+		}
+	}
+	return first, ok
+}
