@@ -85,7 +85,7 @@ func newNodeMain(args []string) (func(nodeOrder) (nodeState, error), error) {
 		}
 	}
 	cluster := maps.Cluster{Known: true, Nodes: map[netip.Addr]maps.ClusterNode{}}
-	for i, node := range []family{nodeA, nodeB} {
+	for i, node := range []family{nodeA, nodeB, nodeC} {
 		for _, addr := range node {
 			cluster.Nodes[addr] = maps.ClusterNode{Name: uint64(i + 1), Number: uint32(i + 1)}
 		}

@@ -36,7 +36,7 @@ func (a *agent) join(self string) (err error) {
 	var problems []error
 	store := model.NewStore(self)
 	r, err := reconcile.New(reconcile.Config{
-		Store: store, Facts: lb.Facts{ExternalIPs: lb.ExternalIPsAll}, Barrier: barrier.Wait,
+		Store: store, Facts: lb.Facts{ExternalIPs: lb.ExternalIPsAll, AcceptDirect: true}, Barrier: barrier.Wait,
 		Tables: &reconcile.Tables{
 			Frontends: a.Tables().Svcs, Ranges: a.Tables().Ranges, Services: a.Tables().Services, Slots: a.Tables().Slots,
 			Backends: a.Tables().Backends, Names: a.Tables().Names,
