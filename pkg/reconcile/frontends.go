@@ -22,8 +22,8 @@ func newClaim(s *service, kind uint32) claim { return claim{s, kind, s.object.cr
 
 // rank orders the ways to have an address. A ClusterIP comes from the API server and a load balancer
 // address from a controller, which hand out each one once. An externalIP is what its author wrote.
-func (c claim) rank() int {
-	switch c.kind {
+func (a claim) rank() int {
+	switch a.kind {
 	case maps.ClusterIP:
 		return 0
 	case maps.LoadBalancer:

@@ -94,8 +94,8 @@ func TestGivenBack(t *testing.T) {
 		mine := map[string]string{"0.0.0.0": "192.0.2.77", "[::]": "[2001:db8::77]"}[f.any]
 		for _, proto := range []byte{tcp, udp, sctp} {
 			s.service(t, f.any+":30080", proto, maps.NodePort, f.pod+":8080", true)
+			s.hosts(t, f.pod+":8080") // for this service
 		}
-		s.hosts(t, f.pod+":8080")
 		kept := 0
 		back := func(p packet) {
 			t.Helper()
