@@ -115,3 +115,17 @@ func (c *Compiler) checkNodePorts(service *model.Service, wanted *Wanted) {
 	}
 	check("healthCheckNodePort", service.HealthCheckNodePort)
 }
+
+// tunnels names the ports of model.NodesOnly.
+const tunnels = "UDP 8472 for pods, UDP 6081 for direct server return"
+
+// reserved reports whether a node has to receive at an address and port itself: a frontend there
+// would take what the other nodes send, and with it the traffic of all their pods.
+func (c *Compiler) reserved(addr netip.Addr, port uint16, protocol model.Protocol) bool {
+	if !model.NodesOnly(port, protocol) || !addr.IsUnspecified() && (c.facts.IsNode == nil || addr.IsLoopback() || !c.facts.IsNode(addr)) {
+		return false
+	}
+	c.wanted.problem("PortReserved", "%s/%s is not served: a node receives the tunnel of the other nodes there (%s); use another port",
+		netip.AddrPortFrom(addr, port), protocol, tunnels)
+	return true
+}
