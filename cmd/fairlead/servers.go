@@ -66,7 +66,7 @@ func faultsOf(servers []*health.Server) (list []string) {
 
 func (a *agent) proxy() *health.Proxy {
 	return &health.Proxy{
-		Waiting: a.waiting, Updated: a.updated, Eligible: a.eligible, Serving: a.serving, Count: a.metrics.Answered,
+		Waiting: a.stuck, Updated: a.updated, Eligible: a.eligible, Serving: a.serving, Count: a.metrics.Answered,
 	}
 }
 
@@ -80,6 +80,15 @@ func (a *agent) waiting() time.Time {
 		}
 	}
 	return since
+}
+
+// stuck returns since when nothing has come of the changes that wait; zero if none do, or if they
+// only wait for their turn.
+func (a *agent) stuck() time.Time {
+	if r := a.current(); r != nil {
+		return r.Stuck()
+	}
+	return a.store.Waiting()
 }
 
 // updated returns when the maps were last up to date.

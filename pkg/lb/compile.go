@@ -122,7 +122,9 @@ type Wanted struct {
 	Checks   []HealthCheck
 	Problems []model.Problem
 	Uses     Quota
-	shrunk   bool // a problem says that a table is smaller than it should be
+	// Skipped says that Uses, of which it may lack some, do not fit, so that nothing else was computed.
+	Skipped bool
+	shrunk  bool // a problem says that a table is smaller than it should be
 }
 
 func (w *Wanted) problem(reason, format string, args ...any) {
@@ -139,6 +141,7 @@ type Compiler struct {
 	positions  []uint32
 	ports      map[slicePort][]found // of the slices
 	limit      int                   // of the slots of a table
+	room       Quota
 }
 
 // NewCompiler returns a Compiler for the node that facts describe.
@@ -155,6 +158,12 @@ func (c *Compiler) reset() *Wanted {
 // Service compiles a Service with its slices. What exceeds the quota is left out: the port that does
 // and all after it.
 func (c *Compiler) Service(service *model.Service, endpoints []*model.Slice) *Wanted {
+	return c.ServiceWithin(service, endpoints, Quota{})
+}
+
+// ServiceWithin is Service for one that is not wanted if it uses more than room. It then costs
+// little more than to count what it would use.
+func (c *Compiler) ServiceWithin(service *model.Service, endpoints []*model.Slice, room Quota) *Wanted {
 	wanted := c.reset()
 	wanted.Problems = append(wanted.Problems, service.Problems...)
 	for _, slice := range endpoints {
@@ -166,12 +175,13 @@ func (c *Compiler) Service(service *model.Service, endpoints []*model.Slice) *Wa
 	direct := c.direct(service, wanted)
 	c.index(endpoints)
 	list := families(service, endpoints)
-	c.limit = c.slotsEach(len(list) * len(service.Ports) * scopesOf(service))
+	c.room, c.limit = room, c.slotsEach(len(list)*len(service.Ports)*scopesOf(service))
+	fits := true
 	for _, family := range list {
 		ranges := c.rangesOf(service, family)
 		for i := range service.Ports {
-			if !c.fits(&service.Ports[i], family, &addrs) {
-				return wanted
+			if fits = fits && c.fits(&service.Ports[i], family, &addrs); !fits || c.skips(Quota{}) {
+				break
 			}
 			s := c.port(service, &service.Ports[i], family, &addrs, algorithm)
 			s.guard(ranges)
@@ -179,9 +189,19 @@ func (c *Compiler) Service(service *model.Service, endpoints []*model.Slice) *Wa
 				c.host(s, direct)
 			}
 		}
-		c.healthCheck(service, family)
+		if !wanted.Skipped {
+			c.healthCheck(service, family)
+		}
 	}
 	return wanted
+}
+
+// skips reports whether what a Service uses, and more, does not fit into the room for it.
+func (c *Compiler) skips(more Quota) bool {
+	if over := c.wanted.Uses.Add(more); over.Exceeds(c.room) != "" {
+		c.wanted.Skipped, c.wanted.Uses = true, over
+	}
+	return c.wanted.Skipped
 }
 
 // fits reports whether the quota has room for a port. It looks at the port's size before anything is

@@ -33,3 +33,19 @@ func TestTooManyFrontends(t *testing.T) {
 		t.Errorf("problems %v, want one QuotaExceeded", wanted.Problems)
 	}
 }
+
+// A Service that exceeds its quota keeps the port where load balancers ask about it: without an
+// answer they would take every node out, also for the ports that are served.
+func TestQuotaKeepsTheHealthCheck(t *testing.T) {
+	service := &model.Service{
+		Name: model.Name{Namespace: "shop", Name: "web"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd96::1")},
+		Ports: []model.Port{{Name: "a", Port: 1, Protocol: model.TCP}, {Name: "b", Port: 2, Protocol: model.TCP}}, HealthCheckNodePort: 30000, ExternalLocal: true,
+	}
+	wanted := NewCompiler(Facts{Node: &model.Node{}, Quota: Quota{Frontends: 1}}).Service(service, nil)
+	if len(wanted.Services) != 1 || len(wanted.Problems) != 1 {
+		t.Fatalf("%d ports are served, with the problems %v: want one of each", len(wanted.Services), wanted.Problems)
+	}
+	if len(wanted.Checks) != 2 {
+		t.Errorf("health checks %v, want one of each family", wanted.Checks)
+	}
+}

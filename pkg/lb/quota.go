@@ -54,6 +54,19 @@ func (q Quota) Less(o Quota) Quota {
 	return Quota{q.Frontends - o.Frontends, q.Hosted - o.Hosted, q.Backends - o.Backends, q.Slots - o.Slots}
 }
 
+// Left returns what is left of a limit, but 1 if nothing is, since 0 stands for no limit.
+func (q Quota) Left(limit Quota) Quota {
+	left := limit.Less(q)
+	for i, f := range left.fields() {
+		if most := limit.fields()[i]; *most.at == 0 {
+			*f.at = 0
+		} else {
+			*f.at = max(1, *f.at)
+		}
+	}
+	return left
+}
+
 // Exceeds returns the first limit that an amount exceeds, as in "1024 backends", or "".
 func (q Quota) Exceeds(limit Quota) string {
 	for i, f := range q.fields() {

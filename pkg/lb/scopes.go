@@ -13,6 +13,9 @@ func (c *Compiler) tables(s *Service, outside bool) {
 			c.wanted.problem("TooManyBackends", "%s has %d backends; %d of them are used", s.ID, len(list), c.limit)
 		}
 	}
+	if c.skips(Quota{Slots: c.least(s.Algorithm, outside)}) {
+		return
+	}
 	s.union(c.scopes[maps.ScopeAll], c.scopes[maps.ScopeLocal])
 	for scope, list := range c.scopes {
 		if len(list) == 0 {
@@ -55,6 +58,19 @@ func (s *Service) union(a, b []Weighted) {
 			b = b[1:]
 		}
 	}
+}
+
+// least returns how many slots the tables have if they are Maglev's, which cost most, or else 0.
+func (c *Compiler) least(algorithm Algorithm, outside bool) (slots int) {
+	if algorithm != Maglev || !outside {
+		return 0
+	}
+	for _, list := range c.scopes {
+		if count := tableWeigh(list).count; count > 1 {
+			slots += int(maglevWithin(count, c.limit))
+		}
+	}
+	return slots
 }
 
 // noteSmall says once if a Maglev table will be smaller than it should be.

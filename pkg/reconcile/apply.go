@@ -43,7 +43,11 @@ type service struct {
 // consistent but out of date.
 func (r *Reconciler) apply(key model.Key) error {
 	wanted, uid, created := r.compile(key)
-	r.backlog.work += work(wanted.Uses)
+	if wanted.Skipped {
+		r.backlog.work += objectWork
+	} else {
+		r.backlog.work += work(wanted.Uses)
+	}
 	r.bound(key, uid, created, wanted)
 	if !r.synced && !r.toldByRuntime(key) && r.adopts(wanted) {
 		// The adopted state is complete; what the sources delivered so far may not be.
@@ -144,7 +148,7 @@ func (r *Reconciler) compile(key model.Key) (wanted *lb.Wanted, uid string, crea
 		return r.compiler.Pod(key.Name, pod, attached), uid, created
 	default:
 		if svc, endpoints := r.cfg.Store.Service(key.Name); svc != nil {
-			return r.compiler.Service(svc, endpoints), svc.UID, svc.Created
+			return r.compiler.ServiceWithin(svc, endpoints, r.quotas.room(key)), svc.UID, svc.Created
 		}
 	}
 	return &lb.Wanted{}, "", 0

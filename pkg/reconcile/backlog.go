@@ -82,7 +82,7 @@ func (b *backlog) oldest() (since time.Time) {
 }
 
 // inTurn sorts keys so that namespaces take turns, one object each, beginning after the last one's.
-// Within a namespace those that waited longer come firsb.
+// Within a namespace those that waited longer come first.
 func (b *backlog) inTurn(keys []model.Key) []model.Key {
 	if len(keys) == 1 {
 		return keys
@@ -121,7 +121,7 @@ func (b *backlog) inTurn(keys []model.Key) []model.Key {
 	return keys
 }
 
-// compare orders keys by how long they have been waiting; those that have not come lasb.
+// compare orders keys by how long they have been waiting; those that have not come last.
 func (b *backlog) compare(one, two model.Key) int {
 	x, late := b.late[one]
 	y, other := b.late[two]

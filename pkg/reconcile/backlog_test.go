@@ -1,10 +1,13 @@
 package reconcile
 
 import (
+	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 )
 
@@ -152,5 +155,75 @@ func wantServed(t *testing.T, r *Reconciler, want ...string) {
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%v are served, want %v", got, want)
+	}
+}
+
+// A tenant's many Services may wait for minutes. The node is healthy while passes do what they can,
+// and is not once one fails.
+func TestBacklogIsNoStandstill(t *testing.T) {
+	quota, namespace := defaultQuotas()
+	store, r, _ := quotaWorld(t, quota, namespace)
+	for i := range 20 {
+		service, list := huge{ports: 40, endpoints: 500}.service("evil", fmt.Sprint("a", i), 1)
+		set(store, service, list)
+	}
+	begun := time.Now()
+	if err := r.Pass(); err != nil {
+		t.Fatal(err)
+	}
+	long := begun.Add(-5 * time.Minute)
+	for key := range r.backlog.late {
+		r.backlog.late[key] = long
+	}
+	if err := r.Pass(); err != nil {
+		t.Fatal(err)
+	}
+	if !store.Waiting().Equal(long) {
+		t.Fatalf("the oldest change waits since %v, want %v", store.Waiting(), long)
+	}
+	stuck := r.Stuck()
+	if stuck.Before(begun) {
+		t.Errorf("nothing is said to have happened for %v, in which a pass was done", begun.Sub(stuck))
+	}
+	r.cfg.Grow = func(maps.Sizes) (*Tables, error) { return nil, errors.New("no memory") }
+	large, list := huge{ports: 100, endpoints: 1000}.service("shop", "web", 1)
+	set(store, large, list)
+	if err := r.Pass(); err == nil {
+		t.Fatal("a pass without memory succeeds")
+	}
+	if got := r.Stuck(); !got.Equal(stuck) {
+		t.Errorf("after a pass that failed nothing is said to have happened since %v, want %v", got, stuck)
+	}
+}
+
+// Services that their namespace has no room for cost next to nothing, even those whose tables take
+// longest. Of two that do not fit together the older is served, whichever comes first.
+func TestOverQuotaCostsLittle(t *testing.T) {
+	quota, _ := defaultQuotas()
+	store, r, _ := quotaWorld(t, quota, lb.Quota{Slots: 300_000, Backends: 30_000})
+	const each = 65521 // slots of a Maglev table of 200 backends
+	for i := range 10 {
+		service, list := huge{ports: 4, endpoints: 200, algorithm: "maglev", outside: true}.service("evil", fmt.Sprint("s", 9-i), int64(9-i))
+		set(store, service, list)
+		if err := r.Settle(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantServed(t, r, "s0")
+	for key, m := range r.quotas.namespaces["evil"].members {
+		if !m.served && (m.wants.Slots < each || m.wants.Backends < 200) {
+			t.Errorf("%s is said to want only %+v", key, m.wants)
+		}
+	}
+	before := r.stats.Compiled
+	for _, key := range store.Keys() {
+		store.MarkDirty(key)
+	}
+	if err := r.Pass(); err != nil {
+		t.Fatal(err)
+	}
+	served := r.quotas.namespaces["evil"].used
+	if compiled := r.stats.Compiled - before; compiled != 10 || r.backlog.work > work(served)+9*objectWork {
+		t.Errorf("%d objects are compiled at the cost of %d rows, want 10 at that of one, %d", compiled, r.backlog.work, work(served))
 	}
 }

@@ -65,8 +65,24 @@ func (r *Reconciler) settle(failed error) {
 		if oldest.IsZero() {
 			r.stats.LastSettled = time.Now()
 		}
+		r.stats.LastProgress = time.Now()
 	}
 	r.stats.GraceSince = r.grace.since
+}
+
+// Stuck returns since when the Reconciler makes no progress although changes wait, or since when it
+// has been waiting for readers; zero if neither. Changes that wait for their turn behind others do
+// not count while passes do their work: otherwise whoever may write many large Services could have
+// every node report that it is unhealthy. It is safe for concurrent use.
+func (r *Reconciler) Stuck() time.Time {
+	since, stats := r.cfg.Store.Waiting(), r.Stats()
+	if !since.IsZero() && stats.LastProgress.After(since) {
+		since = stats.LastProgress
+	}
+	if grace := stats.GraceSince; since.IsZero() || !grace.IsZero() && grace.Before(since) {
+		return grace
+	}
+	return since
 }
 
 // count maintains the number of problems by reason. A notice is no problem: nobody has to act.

@@ -72,6 +72,19 @@ func (q *quotas) admit(key model.Key, uid string, created int64, wants lb.Quota)
 	return m.served
 }
 
+// room returns what a Service can use that was not chosen to be served, so that little work is done
+// for it while it does not fit. The zero value stands for no limit.
+func (q *quotas) room(key model.Key) lb.Quota {
+	s := q.namespaces[key.Namespace]
+	if s == nil {
+		return lb.Quota{}
+	}
+	if m := s.members[key]; m != nil && m.chosen || m == nil && s.wanted.Exceeds(q.limit) == "" {
+		return lb.Quota{}
+	}
+	return s.used.Left(q.limit)
+}
+
 // serves reports whether the namespace of an object has room for it.
 func (q *quotas) serves(key model.Key) bool {
 	s := q.namespaces[key.Namespace]

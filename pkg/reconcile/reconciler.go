@@ -114,8 +114,9 @@ type Stats struct {
 	LastError    string        `json:"lastError,omitempty"`
 	LastPass     time.Time     `json:"lastPass"` // the last pass that compiled something
 	LastDuration time.Duration `json:"lastDuration"`
-	LastSettled  time.Time     `json:"lastSettled"` // when a pass last left nothing to do
-	GraceSince   time.Time     `json:"graceSince"`  // start of the current grace period; zero if there is none
+	LastSettled  time.Time     `json:"lastSettled"`  // when a pass last left nothing to do
+	LastProgress time.Time     `json:"lastProgress"` // the end of the last pass after which nothing waits for a retry
+	GraceSince   time.Time     `json:"graceSince"`   // start of the current grace period; zero if there is none
 
 	Checks            uint64        `json:"checks"`   // repairing checks of the maps against the objects
 	Damage            uint64        `json:"damage"`   // differences found by them
