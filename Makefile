@@ -47,6 +47,11 @@ build: ## build the binaries into bin/
 image: ## build the container image for amd64 and arm64, its bills of materials and its chart into _output/image/; ARGS=-arch=amd64 for one architecture
 	$(GO) run ./deploy/image $(ARGS)
 
+.PHONY: release
+release: ## make the release of the tag that this commit has, in _output/release: image, chart, programs, bills of materials, manifest, notes, sums
+	rm -rf _output/release
+	$(GO) run ./deploy/image -release $(ARGS)
+
 .PHONY: generate
 generate: ## compile the BPF programs, generate their Go types, format the C files
 	@test/tools/toolchain.sh check

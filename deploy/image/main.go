@@ -41,25 +41,31 @@ type options struct {
 	output string // output directory
 	arches []string
 	name   string // of the image; empty to derive it from the version
+	root   string // directory of the tree
 	chart  string // the chart's directory
 	// built is a directory with the programs in a subdirectory for each architecture; empty to
 	// build them.
-	built string
+	built   string
+	release bool
 }
 
 func run(ctx context.Context, args []string) error {
 	var o options
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
-	flags.StringVar(&o.output, "output", "_output/image", "directory for fairlead.tar, an OCI image layout, its bills of materials in SPDX, and fairlead-chart.tgz, the chart that installs it")
+	flags.StringVar(&o.output, "output", "", "directory for fairlead.tar, an OCI image layout, its bills of materials in SPDX, and fairlead-chart.tgz, the chart that installs it (default _output/image, or _output/release with -release)")
 	flags.StringVar(&o.name, "name", "", "name of the image with its tag (default "+repository+":VERSION)")
+	flags.BoolVar(&o.release, "release", false, "make a release of the commit's tag: also the programs, the manifest, the notes of docs/changelog.md, and SHA256SUMS, in a directory that does not exist yet")
 	arches := flags.String("arch", "amd64,arm64", "architectures, separated by commas")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 {
-		return fmt.Errorf("%q is no option: the options are -output, -name and -arch", flags.Arg(0))
+		return fmt.Errorf("%q is no option: the options are -output, -name, -arch and -release", flags.Arg(0))
 	}
-	o.arches, o.chart = strings.Split(*arches, ","), "charts/fairlead"
+	o.arches, o.root, o.chart = strings.Split(*arches, ","), ".", "charts/fairlead"
+	if o.output == "" {
+		o.output = map[bool]string{false: "_output/image", true: "_output/release"}[o.release]
+	}
 	if o.name != "" {
 		if _, _, err := chart.Split(o.name); err != nil {
 			return err
@@ -76,6 +82,9 @@ func run(ctx context.Context, args []string) error {
 		}
 	}
 	o.built = built
+	if o.release {
+		return release(o)
+	}
 	made, err := write(o)
 	if err != nil {
 		return err
@@ -93,6 +102,7 @@ func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 type made struct {
 	path, name, digest string
 	chart              string
+	version            string
 	arches             []madeFor
 }
 
@@ -121,10 +131,11 @@ func write(o options) (m made, err error) {
 		if err != nil {
 			return m, err
 		}
+		m.version = programs[0].version()
 		if m.name == "" {
-			m.name = repository + ":" + tag(programs[0].version())
+			m.name = repository + ":" + tag(m.version)
 		}
-		labels, image = labelsOf(programs[0]), chart.Image{Name: m.name, Version: programs[0].version(), Time: programs[0].time()}
+		labels, image = labelsOf(programs[0]), chart.Image{Name: m.name, Version: m.version, Time: programs[0].time()}
 		layer, unpacked, err := layerOf(filepath.Join(temp, arch), programs)
 		if err != nil {
 			return m, err
