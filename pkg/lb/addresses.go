@@ -3,6 +3,7 @@ package lb
 import (
 	"net/netip"
 
+	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 )
 
@@ -119,13 +120,23 @@ func (c *Compiler) checkNodePorts(service *model.Service, wanted *Wanted) {
 // tunnels names the ports of model.NodesOnly.
 const tunnels = "UDP 8472 for pods, UDP 6081 for direct server return"
 
-// reserved reports whether a node has to receive at an address and port itself: a frontend there
-// would take what the other nodes send, and with it the traffic of all their pods.
-func (c *Compiler) reserved(addr netip.Addr, port uint16, protocol model.Protocol) bool {
-	if !model.NodesOnly(port, protocol) || !addr.IsUnspecified() && (c.facts.IsNode == nil || addr.IsLoopback() || !c.facts.IsNode(addr)) {
-		return false
+// reserved reports whether nobody may take an address and port. A node receives the tunnels of other
+// nodes there itself: a frontend would take what they send, and with it the traffic of all their
+// pods. Where externalIPs may be addresses of nodes, an API server may be at one of them.
+func (c *Compiler) reserved(kind uint32, addr netip.Addr, port uint16, protocol model.Protocol) bool {
+	why := ""
+	switch {
+	case model.NodesOnly(port, protocol):
+		if addr.IsUnspecified() || c.facts.IsNode != nil && !addr.IsLoopback() && c.facts.IsNode(addr) {
+			why = "a node receives the tunnel of the other nodes there (" + tunnels + ")"
+		}
+	case (kind == maps.ExternalIP || kind == maps.ExternalOnly) && protocol == model.TCP && c.facts.Claims != nil:
+		if c.facts.Claims.IsServer(netip.AddrPortFrom(addr, port)) {
+			why = "an API server of the cluster answers there"
+		}
 	}
-	c.wanted.problem("PortReserved", "%s/%s is not served: a node receives the tunnel of the other nodes there (%s); use another port",
-		netip.AddrPortFrom(addr, port), protocol, tunnels)
-	return true
+	if why != "" {
+		c.wanted.problem("PortReserved", "%s/%s is not served: %s; use another port", netip.AddrPortFrom(addr, port), protocol, why)
+	}
+	return why != ""
 }

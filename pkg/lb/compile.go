@@ -72,6 +72,8 @@ type Claims interface {
 	// ExternalClaimant returns a Service of another namespace that wants a load balancer address as
 	// its externalIP.
 	ExternalClaimant(of model.Name, addr netip.Addr) (model.Name, bool)
+	// IsServer reports whether an API server of the cluster is there.
+	IsServer(netip.AddrPort) bool
 }
 
 // ID names one BPF service: one port of one object in one family.
@@ -298,7 +300,7 @@ func (c *Compiler) port(service *model.Service, port *model.Port, family model.F
 	}
 	add := func(addrs []netip.Addr, kind uint32) {
 		for _, addr := range addrs {
-			if model.FamilyOf(addr) == family && !c.reserved(addr, port.Port, port.Protocol) {
+			if model.FamilyOf(addr) == family && !c.reserved(kind, addr, port.Port, port.Protocol) {
 				s.frontend(maps.KeyOf(addr, port.Port, port.Protocol), kind)
 				if c.facts.VIPPing {
 					s.frontend(maps.PingKey(addr), kind)
@@ -313,7 +315,7 @@ func (c *Compiler) port(service *model.Service, port *model.Port, family model.F
 	add(addrs.cluster, maps.ClusterIP)
 	add(addrs.loadBalancer, maps.LoadBalancer) // before the external IPs: an address that is both is guarded
 	add(addrs.external, kind)
-	if port.NodePort != 0 && c.mayOpen(port.NodePort) && !c.reserved(family.Unspecified(), port.NodePort, port.Protocol) {
+	if port.NodePort != 0 && c.mayOpen(port.NodePort) && !c.reserved(maps.NodePort, family.Unspecified(), port.NodePort, port.Protocol) {
 		s.frontend(maps.KeyOf(family.Unspecified(), port.NodePort, port.Protocol), maps.NodePort)
 	}
 	outside := s.outside()

@@ -80,7 +80,7 @@ func (c *Compiler) hostPorts(name model.Name, ports []model.HostPort, addrs []ne
 			if !host.IsValid() {
 				host = family.Unspecified()
 			}
-			if model.FamilyOf(host) == family && !c.reserved(host, port.Port, port.Protocol) {
+			if model.FamilyOf(host) == family && !c.reserved(maps.HostPort, host, port.Port, port.Protocol) {
 				c.hostPort(name, host, &port, addr)
 			}
 		}

@@ -155,11 +155,19 @@ func (s *Store) RefusedExternalIP(of Name, addr netip.Addr) Refusal {
 	if owner, ok := foreign(s.claims.loadBalancer[addr], of.Namespace); ok {
 		return Refusal{Why: "a load balancer address of " + owner.String()}
 	}
-	return s.ofNode(addr)
+	if refusal := s.ofNode(addr, true); refusal.Why != "" {
+		return refusal
+	}
+	if s.hasServer(addr) {
+		return Refusal{Why: "an address of the cluster's API servers"}
+	}
+	return Refusal{}
 }
 
 // RefusedLoadBalancerIP says whether a Service must not have one of its load balancer addresses. Its
-// own ClusterIP is allowed: small clusters route that to a node and put it into the status.
+// own ClusterIP is allowed: small clusters route that to a node and put it into the status. What other
+// Nodes list as their own does not count: who has taken over a node could otherwise switch off any
+// load balancer address. Their podCIDRs do count, which a node cannot change.
 func (s *Store) RefusedLoadBalancerIP(of *Service, addr netip.Addr) Refusal {
 	if why := Special(addr); why != "" {
 		return Refusal{Why: why}
@@ -172,12 +180,13 @@ func (s *Store) RefusedLoadBalancerIP(of *Service, addr netip.Addr) Refusal {
 	if s.claims.clusterIPs[addr] > 0 {
 		return Refusal{Why: "another Service's ClusterIP"}
 	}
-	return s.ofNode(addr)
+	return s.ofNode(addr, false)
 }
 
-// ofNode refuses an address of a node or of a node's pods. This node also has addresses that no Node
-// lists, such as that of a control plane which moves from node to node.
-func (s *Store) ofNode(addr netip.Addr) Refusal {
+// ofNode refuses an address of this node, of any node's pods or, if told so, of other nodes. This
+// node also has addresses that no Node lists, such as that of a control plane which moves from node
+// to node.
+func (s *Store) ofNode(addr netip.Addr, others bool) Refusal {
 	x := &s.claims.nodes
 	if !x.built {
 		x.build(s.nodes)
@@ -185,7 +194,7 @@ func (s *Store) ofNode(addr netip.Addr) Refusal {
 	if self := s.nodes[s.self]; self != nil && slices.Contains(self.Addrs, addr) {
 		return Refusal{"an address of node " + s.self, s.self}
 	}
-	if node, ok := x.addrs[addr]; ok {
+	if node, ok := x.addrs[addr]; ok && others {
 		return Refusal{"an address of node " + node, node}
 	}
 	if _, ok := s.local[addr]; ok {

@@ -80,3 +80,35 @@ func TestLoadBalancerAddressesAndExternalIPs(t *testing.T) {
 		t.Errorf("its own ClusterIP is refused as %q", why)
 	}
 }
+
+// An address of an API server is not taken by externalIPs, wherever it is known from. The Services
+// that name it become due when it comes and goes.
+func TestServersAreNotTaken(t *testing.T) {
+	s := NewStore("node")
+	taker := service("taker", "10.96.0.1")
+	taker.ExternalIPs = addrs("203.0.113.9", "203.0.113.10")
+	s.SetService(taker)
+	s.TakeDirty()
+	given, listed := netip.MustParseAddrPort("203.0.113.9:6443"), netip.MustParseAddrPort("203.0.113.10:443")
+	refused := func(at netip.AddrPort, want bool) {
+		t.Helper()
+		if why := s.RefusedExternalIP(taker.Name, at.Addr()).Why; why != "" != want {
+			t.Errorf("%s is refused as %q, want refused %v", at, why, want)
+		}
+		if s.IsServer(at) != want || s.IsServer(netip.AddrPortFrom(at.Addr(), 22)) {
+			t.Errorf("at %s is a server: %v, want %v, and none at port 22", at, s.IsServer(at), want)
+		}
+	}
+	s.SetServers([]netip.AddrPort{given})
+	wantDirty(t, s, "the agent uses a server", serviceKey("taker"))
+	refused(given, true)
+	refused(listed, false)
+	slice := &Slice{Name: Name{"default", "kubernetes"}, Service: "kubernetes", Ports: []SlicePort{{Port: 443, Protocol: TCP}}, Endpoints: []Endpoint{{Addr: listed.Addr()}}}
+	s.SetSlice(slice)
+	wantDirty(t, s, "a server is listed", Key{KindService, Name{"default", "kubernetes"}}, serviceKey("taker"))
+	refused(listed, true)
+	s.DeleteSlice(slice.Name)
+	wantDirty(t, s, "it is not listed any more", Key{KindService, Name{"default", "kubernetes"}}, serviceKey("taker"))
+	refused(listed, false)
+	refused(given, true)
+}

@@ -37,6 +37,7 @@ type Store struct {
 	policies   map[Name]*Acceleration
 	attached   map[Name][]*Attachment // those with host ports, by pod; the oldest first
 	claims     claims
+	servers    servers
 	local      map[netip.Addr]struct{} // addresses of this node's interfaces
 	nodeAddrs  map[netip.Addr]int      // number of Nodes with the address
 	moved      uint64                  // counts changes of node addresses and pod CIDRs

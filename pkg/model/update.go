@@ -122,6 +122,10 @@ func (s *Store) setSlice(slice *Slice) {
 	if found && reflect.DeepEqual(e.slices[i], slice) {
 		return
 	}
+	if found {
+		s.markServers(service, e.slices[i])
+	}
+	s.markServers(service, slice)
 	// Build a new list each time: readers keep the one they were given.
 	list := make([]*Slice, 0, len(e.slices)+1)
 	list = append(append(list, e.slices[:i]...), slice)
@@ -143,6 +147,7 @@ func (s *Store) deleteSlice(name Name) {
 	s.waiting.forget(service)
 	e := s.services[service]
 	i, _ := slices.BinarySearchFunc(e.slices, name.Name, bySliceName)
+	s.markServers(service, e.slices[i])
 	e.slices = slices.Concat(e.slices[:i], e.slices[i+1:])
 	s.drop(service, e)
 	s.mark(Key{KindService, service})
@@ -230,7 +235,7 @@ func (s *Store) nodeChanged(was, is *Node) {
 	}
 }
 
-// SetLocal stores the addresses of this node's interfaces. It makes due the Services with a
+// SetLocal stores the addresses of this node's interfaces. It makes due the Services with an
 // address or endpoint among the addresses that came or went, and the pods with a hostIP among them.
 func (s *Store) SetLocal(addrs iter.Seq[netip.Addr]) {
 	s.mu.Lock()

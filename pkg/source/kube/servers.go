@@ -68,6 +68,16 @@ func (s *servers) order() []string {
 	return list
 }
 
+// addresses returns the servers that are given by an address instead of a name.
+func (s *servers) addresses() (list []netip.AddrPort) {
+	for _, text := range s.order() {
+		if at, err := netip.ParseAddrPort(text); err == nil {
+			list = append(list, at)
+		}
+	}
+	return list
+}
+
 // asked returns the server that the next request goes to first, and the one that the credentials
 // name.
 func (s *servers) asked() (current, main string) {

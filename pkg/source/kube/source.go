@@ -84,6 +84,7 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
+	cfg.Store.SetServers(all.addresses())
 	scheme, err := newScheme()
 	if err != nil {
 		return nil, err
