@@ -2,6 +2,7 @@ package maps
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 
 	"github.com/cilium/ebpf"
@@ -37,6 +38,11 @@ type Cluster struct {
 	Sources map[netip.Prefix]ClusterNode // to the node behind which such sources belong
 }
 
+// Equal reports whether two say the same.
+func (c Cluster) Equal(o Cluster) bool {
+	return c.Known == o.Known && maps.Equal(c.Nodes, o.Nodes) && maps.Equal(c.Sources, o.Sources)
+}
+
 // SetCluster makes both maps equal to want and returns how many rows it changed. Rows that stay are
 // never absent meanwhile, and what is added is there before anything goes.
 func (m *Maps) SetCluster(want Cluster) (changed int, err error) {
@@ -58,10 +64,11 @@ func (m *Maps) SetCluster(want Cluster) (changed int, err error) {
 	}
 	if want.Known {
 		// Last, so that no program takes a node whose row is not there yet for a stranger.
-		nodes[Addr{}] = bpf.MapsClusterNode{Flags: uint32(bpf.MapsClusterNodeFlagCLUSTER_NODES_KNOWN)}
-	}
-	if err == nil {
-		err = count(putRows(m.ClusterNodes, nodes))
+		known := map[Addr]bpf.MapsClusterNode{{}: {Flags: uint32(bpf.MapsClusterNodeFlagCLUSTER_NODES_KNOWN)}}
+		nodes[Addr{}] = known[Addr{}]
+		if err == nil {
+			err = count(putRows(m.ClusterNodes, known))
+		}
 	}
 	if err == nil {
 		err = count(dropRows(m.ClusterNodes, nodes))

@@ -40,14 +40,18 @@ func (x *nodeIndex) build(nodes map[string]*Node) {
 		for _, cidr := range node.PodCIDRs {
 			cidr = cidr.Masked()
 			if other, ok := x.podCIDRs[cidr]; !ok || name < other {
-				x.podCIDRs[cidr] = name
-			}
-			if !slices.Contains(x.lengths, cidr.Bits()) {
-				x.lengths = append(x.lengths, cidr.Bits())
+				x.addCIDR(cidr, name)
 			}
 		}
 	}
 	slices.Sort(x.lengths)
+}
+
+func (x *nodeIndex) addCIDR(cidr netip.Prefix, node string) {
+	x.podCIDRs[cidr] = node
+	if !slices.Contains(x.lengths, cidr.Bits()) {
+		x.lengths = append(x.lengths, cidr.Bits())
+	}
 }
 
 // pod returns the node whose podCIDRs contain the address.

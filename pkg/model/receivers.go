@@ -1,6 +1,9 @@
 package model
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // NodesOnly reports whether nodes receive at a port what only nodes may send them: the tunnels of
 // VXLAN and of Geneve.
@@ -18,41 +21,80 @@ func (s *Store) IsNode(addr netip.Addr) bool {
 	return s.nodeAddrs[addr] > 0
 }
 
-// countNode counts the addresses of a node that came or went, and makes due the Services with
-// endpoints at them that are refused at a node.
-func (s *Store) countNode(was, is *Node) {
-	moved := map[netip.Addr]int{}
-	for _, addr := range was.Addrs {
-		moved[addr]--
+// moves are the addresses and pod CIDRs that came or went with some Nodes.
+type moves struct {
+	addrs    map[netip.Addr]int // by how many Nodes more have it
+	podCIDRs map[netip.Prefix]struct{}
+}
+
+// add enters a Node's change.
+func (m *moves) add(was, is *Node) {
+	if m.addrs == nil {
+		m.addrs, m.podCIDRs = map[netip.Addr]int{}, map[netip.Prefix]struct{}{}
 	}
-	for _, addr := range is.Addrs {
-		moved[addr]++
-	}
-	for addr, by := range moved {
-		if s.nodeAddrs[addr] += by; s.nodeAddrs[addr] == 0 {
-			delete(s.nodeAddrs, addr)
+	if !slices.Equal(was.Addrs, is.Addrs) {
+		for _, addr := range was.Addrs {
+			m.addrs[addr]--
+		}
+		for _, addr := range is.Addrs {
+			m.addrs[addr]++
 		}
 	}
-	for name, e := range s.services {
-		if e.service != nil && e.atNodesOnly(func(addr netip.Addr) bool { return moved[addr] != 0 }) {
-			s.mark(Key{KindService, name})
+	if !slices.Equal(was.PodCIDRs, is.PodCIDRs) {
+		for _, cidr := range slices.Concat(was.PodCIDRs, is.PodCIDRs) {
+			m.podCIDRs[cidr.Masked()] = struct{}{}
 		}
 	}
 }
 
-// atNodesOnly reports whether an endpoint with such a port has a wanted address.
-func (e *entry) atNodesOnly(wanted func(netip.Addr) bool) bool {
-	for _, slice := range e.slices {
-		for _, port := range slice.Ports {
-			if !NodesOnly(port.Port, port.Protocol) {
-				continue
+// nodesMoved makes due the Services that the changes of Nodes can affect: those that name one of
+// their addresses, and those with an endpoint there that is refused at a node. It is called once for
+// many Nodes, since each call looks at all claims if pod CIDRs changed.
+func (s *Store) nodesMoved(m *moves) {
+	if len(m.addrs)+len(m.podCIDRs) == 0 {
+		return
+	}
+	s.claims.nodes.built = false
+	for addr, by := range m.addrs {
+		s.markClaimants(addr)
+		if s.nodeAddrs[addr] += by; s.nodeAddrs[addr] == 0 {
+			delete(s.nodeAddrs, addr)
+		}
+		for name := range s.tunnelEnds[addr] {
+			s.mark(Key{KindService, name})
+		}
+	}
+	if len(m.podCIDRs) > 0 {
+		index := nodeIndex{podCIDRs: map[netip.Prefix]string{}}
+		for cidr := range m.podCIDRs {
+			index.addCIDR(cidr, "")
+		}
+		s.markNamed(func(addr netip.Addr) bool { _, ok := index.pod(addr); return ok })
+	}
+	s.moved++
+	for _, c := range []chan struct{}{s.inside, s.others, s.cluster, s.wake} {
+		signal(c)
+	}
+}
+
+// countTunnelEnds counts the endpoints of a slice that are refused at a node's address.
+func (s *Store) countTunnelEnds(slice *Slice, by int) {
+	service := Name{slice.Namespace, slice.Service}
+	for _, port := range slice.Ports {
+		if !NodesOnly(port.Port, port.Protocol) {
+			continue
+		}
+		for i := range slice.Endpoints {
+			addr := slice.Endpoints[i].Addr
+			if s.tunnelEnds[addr] == nil {
+				s.tunnelEnds[addr] = map[Name]int{}
 			}
-			for i := range slice.Endpoints {
-				if wanted(slice.Endpoints[i].Addr) {
-					return true
-				}
+			if s.tunnelEnds[addr][service] += by; s.tunnelEnds[addr][service] == 0 {
+				delete(s.tunnelEnds[addr], service)
+			}
+			if len(s.tunnelEnds[addr]) == 0 {
+				delete(s.tunnelEnds, addr)
 			}
 		}
 	}
-	return false
 }

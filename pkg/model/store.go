@@ -38,9 +38,10 @@ type Store struct {
 	attached   map[Name][]*Attachment // those with host ports, by pod; the oldest first
 	claims     claims
 	servers    servers
-	local      map[netip.Addr]struct{} // addresses of this node's interfaces
-	nodeAddrs  map[netip.Addr]int      // number of Nodes with the address
-	moved      uint64                  // counts changes of node addresses and pod CIDRs
+	local      map[netip.Addr]struct{}     // addresses of this node's interfaces
+	nodeAddrs  map[netip.Addr]int          // number of Nodes with the address
+	tunnelEnds map[netip.Addr]map[Name]int // endpoints that are refused at a node, by Service
+	moved      uint64                      // counts changes of node addresses and pod CIDRs
 
 	self    string // name of this node
 	dirty   map[Key]struct{}
@@ -76,6 +77,7 @@ func NewStore(self string) *Store {
 		attached:   map[Name][]*Attachment{},
 		claims:     newClaims(),
 		nodeAddrs:  map[netip.Addr]int{},
+		tunnelEnds: map[netip.Addr]map[Name]int{},
 		self:       self,
 		dirty:      map[Key]struct{}{},
 		waiting:    waiting{started: time.Now()},

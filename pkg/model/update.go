@@ -124,8 +124,10 @@ func (s *Store) setSlice(slice *Slice) {
 	}
 	if found {
 		s.markServers(service, e.slices[i])
+		s.countTunnelEnds(e.slices[i], -1)
 	}
 	s.markServers(service, slice)
+	s.countTunnelEnds(slice, 1)
 	// Build a new list each time: readers keep the one they were given.
 	list := make([]*Slice, 0, len(e.slices)+1)
 	list = append(append(list, e.slices[:i]...), slice)
@@ -148,6 +150,7 @@ func (s *Store) deleteSlice(name Name) {
 	e := s.services[service]
 	i, _ := slices.BinarySearchFunc(e.slices, name.Name, bySliceName)
 	s.markServers(service, e.slices[i])
+	s.countTunnelEnds(e.slices[i], -1)
 	e.slices = slices.Concat(e.slices[:i], e.slices[i+1:])
 	s.drop(service, e)
 	s.mark(Key{KindService, service})
@@ -157,59 +160,60 @@ func (s *Store) deleteSlice(name Name) {
 func (s *Store) SetNode(node *Node) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.setNode(node)
+	var m moves
+	s.setNode(node, &m)
+	s.nodesMoved(&m)
 }
 
 // DeleteNode forgets a Node.
 func (s *Store) DeleteNode(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.deleteNode(name)
+	var m moves
+	s.deleteNode(name, &m)
+	s.nodesMoved(&m)
 }
 
 // ReplaceNodes makes the Nodes exactly the given ones.
 func (s *Store) ReplaceNodes(nodes []*Node) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var m moves
 	keep := make(map[string]struct{}, len(nodes))
 	for _, node := range nodes {
 		keep[node.Name] = struct{}{}
-		s.setNode(node)
+		s.setNode(node, &m)
 	}
 	for name := range s.nodes {
 		if _, ok := keep[name]; !ok {
-			s.deleteNode(name)
+			s.deleteNode(name, &m)
 		}
 	}
+	s.nodesMoved(&m)
 	s.markSynced(ObjectNode)
 }
 
-func (s *Store) setNode(node *Node) {
+func (s *Store) setNode(node *Node, m *moves) {
 	was := s.nodes[node.Name]
 	if reflect.DeepEqual(was, node) {
 		return
 	}
 	s.nodes[node.Name] = node
-	s.nodeChanged(was, node)
+	s.nodeChanged(was, node, m)
 }
 
-func (s *Store) deleteNode(name string) {
+func (s *Store) deleteNode(name string, m *moves) {
 	was := s.nodes[name]
 	if was == nil {
 		return
 	}
 	delete(s.nodes, name)
-	s.nodeChanged(was, &Node{Name: name})
+	s.nodeChanged(was, &Node{Name: name}, m)
 }
 
-// has reports whether an address is the node's or a pod's there.
-func (n *Node) has(addr netip.Addr) bool {
-	return slices.Contains(n.Addrs, addr) || slices.ContainsFunc(n.PodCIDRs, func(cidr netip.Prefix) bool { return cidr.Contains(addr) })
-}
-
-// nodeChanged makes due what a node's change can affect: everything if this node's zone changed,
-// and the Services that name one of its addresses, before or after.
-func (s *Store) nodeChanged(was, is *Node) {
+// nodeChanged makes due what a node's change can affect: everything if this node's zone changed, and
+// what follows from the moves.
+func (s *Store) nodeChanged(was, is *Node, m *moves) {
 	if was == nil {
 		was = &Node{Name: is.Name}
 	}
@@ -223,16 +227,7 @@ func (s *Store) nodeChanged(was, is *Node) {
 			signal(s.short)
 		}
 	}
-	if !slices.Equal(was.Addrs, is.Addrs) || !slices.Equal(was.PodCIDRs, is.PodCIDRs) {
-		s.countNode(was, is)
-		s.claims.nodes.built = false
-		s.markNamed(func(addr netip.Addr) bool { return was.has(addr) || is.has(addr) })
-		s.moved++
-		signal(s.inside)
-		signal(s.others)
-		signal(s.cluster)
-		signal(s.wake)
-	}
+	m.add(was, is)
 }
 
 // SetLocal stores the addresses of this node's interfaces. It makes due the Services with an

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	stdmaps "maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -47,7 +46,10 @@ func compile(in input) (maps.Cluster, []string) {
 		c.settled = c.settle(all)
 	}
 	for cidr, name := range c.settled {
-		c.want.Sources[cidr] = c.row(name)
+		// A node may have gone since the routes were settled, and has no number then.
+		if _, ok := c.numbers[name]; ok {
+			c.want.Sources[cidr] = c.row(name)
+		}
 	}
 	for _, cidr := range c.own {
 		c.want.Sources[cidr.Masked()] = c.row(c.self.Name)
@@ -144,26 +146,25 @@ func (c *compiler) number(all []*model.Node) {
 const widest4, widest6 = 8, 32
 
 // settle decides about claims where no routes of ours have decided already: this node's hold, then
-// those that have their rows, then the first by name.
+// those that have their rows, then the first by name. A node's pods come before another's claim to
+// one of their addresses: a node lists its addresses itself, and could otherwise cut off the pods of
+// nodes that are still to come.
 func (c *compiler) settle(all []*model.Node) Claims {
 	type claim struct {
 		cidr netip.Prefix
 		node *model.Node
 		rank int
+		own  bool // it has an address of this node or of its own
 	}
 	var claims []claim
-	addrs := map[netip.Addr]bool{}
 	for _, node := range all {
-		for _, addr := range node.Addrs {
-			addrs[addr] = true
-		}
 		own := sortedAddrs(slices.Values(slices.Concat(c.self.Addrs, node.Addrs)))
 		for _, cidr := range node.PodCIDRs {
-			made := claim{cidr.Masked(), node, 2}
+			made := claim{cidr.Masked(), node, 2, own.within(cidr.Masked())}
 			row, ok := c.have.Sources[made.cidr]
 			if node == c.self {
 				made.rank = 0
-			} else if ok && row.Name == hashOf(node.Name) && !own.within(made.cidr) {
+			} else if ok && row.Name == hashOf(node.Name) && !made.own {
 				made.rank = 1
 			}
 			claims = append(claims, made)
@@ -175,7 +176,7 @@ func (c *compiler) settle(all []*model.Node) Claims {
 		}
 		return strings.Compare(a.node.Name, b.node.Name)
 	})
-	settled, nodesOf := Claims{}, sortedAddrs(stdmaps.Keys(addrs))
+	settled := Claims{}
 	var held overlaps
 	for _, cl := range claims {
 		wide := widest6
@@ -187,7 +188,7 @@ func (c *compiler) settle(all []*model.Node) Claims {
 			c.refuse(cl.node, cl.cidr.String(), "no node has so many pods")
 		case taken && settled[other] != cl.node.Name:
 			c.refuse(cl.node, cl.cidr.String(), fmt.Sprintf("it overlaps with %s of node %s", other, settled[other]))
-		case cl.rank == 2 && nodesOf.within(cl.cidr):
+		case cl.rank == 2 && cl.own:
 			c.refuse(cl.node, cl.cidr.String(), "it has the address of a node")
 		default:
 			settled[cl.cidr] = cl.node.Name

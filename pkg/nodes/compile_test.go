@@ -84,6 +84,10 @@ func TestCompile(t *testing.T) {
 			refused: "10.0.0.0/7 of node a: no node has so many pods"},
 		{name: "what the routes say", settled: Claims{netip.MustParsePrefix("10.2.0.0/24"): "a"}, nodes: []*model.Node{node("a", "192.0.2.3", "10.2.0.0/24"), b},
 			want: append([]string{"10.2.0.0/24 of a", "192.0.2.3 is a"}, without(bs, "10.2.0.0/24 of b", "fd00:2::/64 of b")...)},
+		{name: "not a pod of one that is to come", nodes: []*model.Node{node("a", "192.0.2.3 10.2.0.7"), b}, have: []*model.Node{node("a", "192.0.2.3 10.2.0.7")},
+			want: append([]string{"192.0.2.3 is a"}, bs...), refused: "10.2.0.7 of node a: it is in 10.2.0.0/24, where pods have their addresses"},
+		{name: "one that went while its routes are settled", settled: Claims{netip.MustParsePrefix("10.9.0.0/24"): "gone"}, nodes: []*model.Node{b},
+			want: without(bs, "10.2.0.0/24 of b", "fd00:2::/64 of b")},
 		{name: "one that went", have: []*model.Node{b}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -17,6 +17,9 @@ const (
 	retry = 5 * time.Second
 	// lookEvery is the interval between looks for rows that somebody else has changed.
 	lookEvery = time.Minute
+	// pause is the time between two changes: a Node that changes all the time must not keep the
+	// agent busy with all of them.
+	pause = 200 * time.Millisecond
 )
 
 // Programs is the part of the datapath that has the rows.
@@ -35,6 +38,7 @@ type Table struct {
 	mu      sync.Mutex
 	settled Claims
 	refused []string
+	written *maps.Cluster // what the programs have, unless somebody else changed it; nil if unknown
 }
 
 // New returns a Table that does nothing until Run. own returns the networks of this node's pods;
@@ -51,19 +55,36 @@ func (t *Table) Run(ctx context.Context) error {
 		return nil
 	case <-t.store.Synced():
 	}
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
 	for {
-		again := time.After(lookEvery)
+		again := time.After(pause)
 		if err := t.write(); err != nil {
 			t.log.Warn("cannot tell the programs who is a node of the cluster, trying again", "error", err)
 			again = time.After(retry)
+		} else {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-look.C:
+				t.forget()
+				continue
+			case <-t.store.ClusterChanged():
+			}
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-again:
-		case <-t.store.ClusterChanged():
+		case <-again: // at once, unless the last change was just now
 		}
 	}
+}
+
+// forget has the next write read what the programs have.
+func (t *Table) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.written = nil
 }
 
 // Settle writes the rows with the claims to pods' networks that are accepted for routes, before
@@ -82,41 +103,62 @@ func (t *Table) Refused() []string {
 	return t.refused
 }
 
-// Verify returns how many rows differ from the Nodes, and corrects them if asked.
+// Verify returns what the programs have and what they should have, and corrects the difference if
+// asked.
 func (t *Table) Verify(repair bool) (have, want maps.Cluster, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	have, want, err = t.compile()
-	if err == nil && repair {
-		err = t.programs.SetCluster(want)
+	if have, err = t.programs.Cluster(); err != nil {
+		return have, want, err
+	}
+	want = t.compile(have)
+	if repair {
+		err = t.set(want)
 	}
 	return have, want, err
 }
 
-func (t *Table) compile() (have, want maps.Cluster, err error) {
-	if have, err = t.programs.Cluster(); err != nil {
-		return have, want, err
-	}
+func (t *Table) compile(have maps.Cluster) maps.Cluster {
 	own, err := t.own()
 	if err != nil {
 		own = t.store.Self().PodCIDRs
 	}
 	was := t.refused
-	want, t.refused = compile(input{self: t.store.Self(), nodes: t.store.Others(), own: own, settled: t.settled, have: have})
-	for _, why := range t.refused {
+	want, refused := compile(input{self: t.store.Self(), nodes: t.store.Others(), own: own, settled: t.settled, have: have})
+	t.refused = refused
+	for _, why := range refused {
 		if _, known := slices.BinarySearch(was, why); !known {
 			t.log.Warn("ignoring what a node says about itself", "claim", why)
 		}
 	}
-	return have, want, nil
+	return want
 }
 
+// write brings the rows up to date. It reads them only if it does not know them, and leaves them
+// alone if they are right: both take a lock that other work of the agent
+// waits for, such as setting up pods.
 func (t *Table) write() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	_, want, err := t.compile()
-	if err != nil {
+	if t.written == nil {
+		have, err := t.programs.Cluster()
+		if err != nil {
+			return err
+		}
+		t.written = &have
+	}
+	want := t.compile(*t.written)
+	if want.Equal(*t.written) {
+		return nil
+	}
+	return t.set(want)
+}
+
+func (t *Table) set(want maps.Cluster) error {
+	t.written = nil // until it is known to be right
+	if err := t.programs.SetCluster(want); err != nil {
 		return err
 	}
-	return t.programs.SetCluster(want)
+	t.written = &want
+	return nil
 }

@@ -327,8 +327,7 @@ func (r *Reconciler) setFrontends(s *service, w *lb.Service, problems []model.Pr
 			continue
 		}
 		s.frontends = append(s.frontends, f.Key)
-		// It does not matter which service owns a ping row: any service of the address answers.
-		if winner := r.frontends.claim(f.Key, newClaim(s, f.Kind)); winner.service != s && !maps.IsPing(f.Key) && !maps.IsHosted(f.Key) {
+		if winner := r.frontends.claim(f.Key, newClaim(s, f.Kind)); winner.service != s && !shared(f.Key) {
 			problems = append(problems, conflict(f.Key, winner))
 		}
 	}

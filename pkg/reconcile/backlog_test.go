@@ -227,3 +227,33 @@ func TestOverQuotaCostsLittle(t *testing.T) {
 		t.Errorf("%d objects are compiled at the cost of %d rows, want 10 at that of one, %d", compiled, r.backlog.work, work(served))
 	}
 }
+
+// Services that share an address share rows for direct server return and pings. One that comes, each
+// older than those before, is applied alone.
+func TestSharedRowsMakeNobodyDue(t *testing.T) {
+	store, r, _ := quotaWorld(t, lb.Quota{}, lb.Quota{})
+	r.cfg.Facts.VIPPing = true
+	r.compiler = lb.NewCompiler(r.cfg.Facts)
+	const many = 200
+	for i := range many {
+		service, list := huge{ports: 1, endpoints: 1, outside: true}.service("shop", fmt.Sprint("s", i), int64(many-i))
+		service.ClusterIPs = nil
+		service.Ports[0].Port = uint16(1000 + i)
+		set(store, service, list)
+		if err := r.Settle(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range many {
+		store.DeleteService(model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)})
+		if err := r.Settle(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if compiled := r.Stats().Compiled; compiled > 3*many {
+		t.Errorf("%d Services that come and go are compiled %d times, want once for each", many, compiled)
+	}
+	if len(r.frontends.keys) > 0 {
+		t.Errorf("%d rows stay", len(r.frontends.keys))
+	}
+}

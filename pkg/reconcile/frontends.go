@@ -122,8 +122,7 @@ func (f *frontends) release(key maps.SvcKey, s *service) {
 	was := state.owner
 	state.others.remove(s)
 	if was.service == s {
-		// It does not matter which service owns the row of a hosted backend or of pings.
-		state.owner = state.others.best(maps.IsHosted(key) || maps.IsPing(key))
+		state.owner = state.others.best(shared(key))
 		state.others.remove(state.owner.service)
 	}
 	f.set(key, state, was)
@@ -138,8 +137,13 @@ func (s *frontend) yield() {
 	}
 }
 
+// shared reports whether it does not matter which service owns a row: that of a hosted backend, or of
+// pings.
+func shared(key maps.SvcKey) bool { return maps.IsHosted(key) || maps.IsPing(key) }
+
 // set stores a key's new state. If the owner changed, the winner, the loser and all remaining
-// claimants become due, since their problems name the owner.
+// claimants become due, since their problems name the owner. Nobody's name that of a shared row,
+// which any number of Services may have: each new one would make all of them due.
 func (f *frontends) set(key maps.SvcKey, state frontend, was claim) {
 	if !state.present && state.owner.service == nil {
 		delete(f.keys, key)
@@ -155,7 +159,7 @@ func (f *frontends) set(key maps.SvcKey, state frontend, was claim) {
 	if was.service == state.owner.service {
 		return
 	}
-	if was.service != nil && state.owner.service != nil {
+	if was.service != nil && state.owner.service != nil && !shared(key) {
 		f.dirty(was.service.object.key, state.owner.service.object.key)
 		state.others.each(func(c claim) { f.dirty(c.service.object.key) })
 	}
