@@ -255,7 +255,7 @@ static __always_inline int pod_proxy(struct __sk_buff *skb, struct packet *p, __
 /* Delays a packet from a pod to its node, on the node. */
 static __always_inline int pod_stay(struct __sk_buff *skb, __u64 at)
 {
-	return pair_enter(skb, at, skb->ingress_ifindex ? PAIR_NODE : PAIR_NETKIT, skb->ifindex);
+	return pair_enter(skb, at, PAIR_NODE, skb->ifindex);
 }
 
 /* Sends a pod's packet about its link to the stack at its time. Neighbor discovery and ARP need not
@@ -297,20 +297,14 @@ static __always_inline int pod_send(struct __sk_buff *skb, struct packet *p, con
 	return cfg.bypass ? pod_leave(skb, p) : POD_NEXT;
 }
 
-SEC("tc")
-int tc_from_pod(struct __sk_buff *skb)
+/* Handles what a pod sends. */
+static __always_inline int pod_receive(struct __sk_buff *skb)
 {
 	struct pod *pod, *from;
 	struct packet p = {};
 	int outcome;
 	__u32 proxy;
 
-	/* No pod may say that its packet was rewritten already: it would leave as it is. */
-	skb->tc_index = 0;
-	if (cfg.pair && skb->mark == PAIR_DONE) {
-		skb->mark = 0;
-		return POD_NEXT;
-	}
 	from = pods_read(skb, &p) ? sender_own(skb, &p) : NULL;
 	if (!from) {
 		outcome = sender_check(skb, &p);
@@ -333,6 +327,23 @@ int tc_from_pod(struct __sk_buff *skb)
 		pod = pods_at(&p.flow.daddr);
 	}
 	return pod_send(skb, &p, pod);
+}
+
+/* Runs where a pod's packets reach the node: for a netkit as the pod sends them, and once more for
+ * those that are not redirected from there. */
+SEC("tc")
+int tc_from_pod(struct __sk_buff *skb)
+{
+	bool is_checked = checked_is(skb), is_netkit = !skb->ingress_ifindex;
+	int verdict;
+
+	checked_clear(skb);
+	if (is_checked)
+		return POD_NEXT;
+	verdict = pod_receive(skb);
+	if (verdict == POD_NEXT && is_netkit)
+		checked_set(skb);
+	return verdict;
 }
 
 /* Notes who sends datagrams to a pod by a device without our programs. */
@@ -384,8 +395,9 @@ int tc_to_pod(struct __sk_buff *skb)
  * delay. */
 static __always_inline int chained_wait(struct __sk_buff *skb, enum pair_way way)
 {
-	if (skb->mark == PAIR_DONE) {
+	if (checked_is(skb)) {
 		skb->mark = 0;
+		skb->tc_index = 0;
 		if (way == PAIR_NODE)
 			edt_prefer_again(skb, skb->ifindex);
 		return POD_NEXT;
@@ -428,7 +440,9 @@ int tc_from_pair(struct __sk_buff *skb)
 {
 	__u32 way = skb->mark & PAIR_WAYS, ifindex = skb->mark & ~PAIR_WAYS;
 
-	skb->mark = way == PAIR_NODE || way == PAIR_BACK ? PAIR_DONE : 0;
+	skb->mark = 0;
+	if (way == PAIR_NODE || way == PAIR_BACK)
+		checked_set(skb);
 	bpf_skb_set_tstamp(skb, 0, BPF_SKB_TSTAMP_UNSPEC);
 	/* The destination MAC address does not matter here. */
 	bpf_skb_change_type(skb, 0 /* PACKET_HOST */);
@@ -439,7 +453,6 @@ int tc_from_pair(struct __sk_buff *skb)
 	case PAIR_BACK:
 		return bpf_redirect(ifindex, 0);
 	case PAIR_NODE:
-	case PAIR_NETKIT:
 		return bpf_redirect(ifindex, BPF_F_INGRESS);
 	case PAIR_PROXY:
 		return pod_proxy_now(skb, ifindex);

@@ -22,6 +22,9 @@ struct packet_config {
 	__u32 pair;
 	/* nonzero: a tunnel leads to the pods of other nodes; its UDP port, in host byte order */
 	__u64 tunnel_port;
+	/* mark, and above it tc_index, of packets that have passed the check at their pod's device,
+	 * drawn by the agent as it starts; zero: none has them */
+	__u64 checked;
 	/* keys of the hash of flows: shared by all nodes, secret to everybody else */
 	__u64 hash_key0;
 	__u64 hash_key1;

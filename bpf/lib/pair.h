@@ -3,10 +3,10 @@
  * device's queue is on the way between pods, or from a pod to the node itself. For these there is a
  * pair of devices that are each other's peer: a packet waits in the queue of one, and when it comes
  * out of the other it continues to where it would have gone. Its mark says where. Nothing else uses
- * these devices: they have no address, and no pod can send there or set a mark. */
+ * these devices: they have no address, and no pod can send there. */
 #pragma once
 
-#include "packetcfg.h"
+#include "checked.h"
 #include "edt.h"
 
 /* Where a packet goes, in the upper bits of its mark; the lower bits are an interface index. */
@@ -16,13 +16,10 @@ enum pair_way {
 	PAIR_DEVICE = 2U << 28,
 	/* to the stack, as if coming from the interface of the pod that sent it */
 	PAIR_NODE = 3U << 28,
-	/* the same from a netkit interface, where no program sees it again */
-	PAIR_NETKIT = 4U << 28,
 	PAIR_PROXY = 5U << 28, /* to the proxy of the pod that sent it */
 	/* on by the interface, which is another plugin's, as if it had not waited */
 	PAIR_BACK = 6U << 28,
 	PAIR_WAYS = 15U << 28,
-	PAIR_DONE = PAIR_WAYS, /* when it comes from a pod's device once more */
 };
 
 /* Reports whether a packet has to wait. If its time is well past, no earlier packet still waits, so

@@ -40,7 +40,8 @@ enum reason {
 	REASON_ROUTER,	      /* a pod posed as a router: dropped */
 	REASON_DHCP,	      /* likewise, as a DHCP server: dropped */
 	REASON_LOOPBACK,      /* from a pod to a loopback address: dropped */
-	REASON_PROTOCOL,      /* from a pod, neither ARP nor IP, or with a VLAN tag: dropped */
+	REASON_PROTOCOL,      /* from a pod, neither ARP nor IP, with a VLAN tag, or not what its
+				 sender told the stack: dropped */
 	REASON_MALFORMED,     /* from a pod, ends within its header: dropped */
 	REASON_NO_PROXY,      /* nobody listens where a pod's connections are handed over: dropped */
 	REASON_EXTENSIONS,    /* from a pod that has a proxy, behind more IPv6 extension headers than

@@ -206,7 +206,8 @@ __noinline int sender_check(struct __sk_buff *skb, struct packet *p)
 	parsed = read_packet(skb, p, 0);
 	if (!link || !sender_is_mac(eth.h_source, link->mac))
 		return REASON_SPOOFED_LINK;
-	if (skb->vlan_present)
+	/* The stack goes by what it was told, and a pod may tell it something else by a netkit. */
+	if (skb->vlan_present || skb->protocol != eth.h_proto)
 		return REASON_PROTOCOL;
 	if (eth.h_proto == bpf_htons(ETH_P_ARP))
 		return link->flags & POD_UNCHECKED ? SENDER_STAYS : sender_arp(skb, link);
@@ -251,6 +252,8 @@ static __always_inline struct pod *sender_own(struct __sk_buff *skb, const struc
 		   !sender_is_plain(ip + sizeof(struct ipv6hdr), end, p->flow.proto, false)) {
 		return NULL;
 	}
+	if (skb->protocol != ((struct ethhdr *)data)->h_proto)
+		return NULL;
 	pod = pods_at(&p->flow.saddr);
 	return pod && pod->ifindex == p->ifindex && sender_is_mac(((struct ethhdr *)data)->h_source, pod->mac)
 		       ? pod

@@ -428,6 +428,7 @@ type MapsPacketConfig struct {
 	Bypass            uint32
 	Pair              uint32
 	TunnelPort        uint64
+	Checked           uint64
 	HashKey0          uint64
 	HashKey1          uint64
 	HashKey2          uint64

@@ -55,6 +55,7 @@ type Datapath struct {
 	hostNetns  uint64
 	congestion string
 	token      token // identifies this process's test dials to the programs it loads
+	checked    token // marks packets that the programs at pods' devices have passed
 
 	// changing is held while maps or programs are replaced, from the first look to the last step.
 	// It is locked before mu, which is held only while others could see half of the change. Either
@@ -98,7 +99,7 @@ var ErrInUse = errors.New("another agent is at work")
 // changes nothing. Until Attach has run, the attached programs may use other maps than the adopted
 // ones, so nothing may be written before.
 func Open(config Config) (*Datapath, error) {
-	d := &Datapath{pins: newPins(config.BPFFS), log: config.Log, step: config.failpoint, links: map[string]link.Link{}, token: newToken()}
+	d := &Datapath{pins: newPins(config.BPFFS), log: config.Log, step: config.failpoint, links: map[string]link.Link{}, token: newToken(), checked: newToken()}
 	if !config.OnDemand {
 		d.needs = allHooks
 	}

@@ -40,14 +40,14 @@ type side struct {
 // sides returns the hooks of a device to which programs are attached.
 func (p Programs) sides(d Device) []side {
 	if d.Pod {
-		from := ebpf.AttachTCXIngress
-		if d.Netkit {
-			from = ebpf.AttachNetkitPeer
-		}
-		return []side{
-			{fromPod, from, netlink.HANDLE_MIN_INGRESS, p.FromPod},
+		sides := []side{
+			{fromPod, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, p.FromPod},
 			{toPod, ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, p.ToPod},
 		}
+		if d.Netkit {
+			sides = append([]side{{fromPod, ebpf.AttachNetkitPeer, 0, p.FromPod}}, sides...)
+		}
+		return sides
 	}
 	if d.Loopback { // tc_from_lo must see packets after tc_to_lo has completed them
 		return []side{
@@ -131,9 +131,10 @@ func (h *Hooks) attachLinks(d Device, sides []side) error {
 }
 
 // attachNetkit attaches the program for the pod's outgoing packets to the netkit itself, where it
-// runs as the pod sends them, not once they have arrived at the node. The program for incoming
-// packets is a filter as at any device: the netkit would run it in the pod's namespace, where the
-// node's device indexes mean nothing.
+// runs as the pod sends them, not once they have arrived at the node. It is a filter too, as at any
+// device, for packets that the pod hands over past the netkit; those that the netkit's program has
+// passed say so to it, so the filter comes second. The program for incoming packets is only a filter:
+// the netkit would run it in the pod's namespace, where the node's device indexes mean nothing.
 func (h *Hooks) attachNetkit(d Device, sides []side) error {
 	from, to := sides[0], sides[1:]
 	if err := h.ensure(place{from.program, d.Index, from.attach}, from.prog, func() (link.Link, error) {

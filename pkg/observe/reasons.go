@@ -81,7 +81,7 @@ func reasonsOfPods() []Reason {
 		},
 		{
 			Word: "protocol", Stops: true, What: dropped,
-			Cause: "It is neither ARP nor IP, or has a VLAN tag.",
+			Cause: "It is neither ARP nor IP, has a VLAN tag, or its sender told the kernel another protocol than its header says.",
 			Cure:  "Nothing, unless something in the pod does not work: the pod network carries only IP.",
 		},
 		{

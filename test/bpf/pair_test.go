@@ -15,10 +15,9 @@ const (
 	toPod    = 1 << 28
 	byDevice = 2 << 28
 	toNode   = 3 << 28
-	toStack  = 4 << 28
 	toProxy  = 5 << 28
 	onward   = 6 << 28
-	again    = 15 << 28
+	again    = 15<<28 | 5 // a secret of the node
 )
 
 const (
@@ -29,18 +28,16 @@ const (
 // near lists the destinations that a pod reaches without leaving the node, and where its packets to
 // them go, past the stack and through it.
 func near() []struct {
-	to         string
-	past, by   uint32
-	fromNetkit uint32 // through the stack
+	to       string
+	past, by uint32
 } {
 	type one = struct {
-		to         string
-		past, by   uint32
-		fromNetkit uint32
+		to       string
+		past, by uint32
 	}
 	return []one{
-		{other4, toPod | 2, toNode | 1, toStack | 1}, {other6, toPod | 2, toNode | 1, toStack | 1},
-		{config4().String(), toNode | 1, toNode | 1, toStack | 1}, {config6().String(), toNode | 1, toNode | 1, toStack | 1},
+		{other4, toPod | 2, toNode | 1}, {other6, toPod | 2, toNode | 1},
+		{config4().String(), toNode | 1, toNode | 1}, {config6().String(), toNode | 1, toNode | 1},
 	}
 }
 
@@ -65,9 +62,6 @@ func TestWaiting(t *testing.T) {
 					came, want := uint32(1), map[bool]uint32{true: c.past, false: c.by}[bypass]
 					if netkit {
 						came = 0
-						if want>>28 == toNode>>28 {
-							want = c.fromNetkit
-						}
 					}
 					frame := nearFrame(c.to)
 					verdict, out, after := p.try(t, "tc_from_pod", skbtimed{Came: came}, frame)
@@ -109,9 +103,9 @@ func TestWaitingOnTheLink(t *testing.T) {
 					frame := sent{frame: c.frame}.bytes()
 					verdict, out, after := p.try(t, "tc_from_pod", skbtimed{Came: map[bool]uint32{true: 0, false: 1}[netkit]}, frame)
 					want := map[bool]string{true: "redirect", false: "pass"}[c.waits]
-					mark, at, takes := uint32(0), uint64(0), uint64(0)
+					mark, at, takes := map[bool]uint32{true: again}[netkit], uint64(0), uint64(0) // what a netkit passes comes in once more
 					if c.waits {
-						mark, at, takes = map[bool]uint32{true: toStack | 1, false: toNode | 1}[netkit], start, uint64(len(frame))
+						mark, at, takes = toNode|1, start, uint64(len(frame))
 					}
 					if verdict != want || out.Mark != mark || out.Tstamp != at || !bytes.Equal(frame, after) {
 						t.Errorf("%s with mark %#x at %d, want %s with mark %#x at %d", verdict, out.Mark, out.Tstamp, want, mark, at)
@@ -168,7 +162,7 @@ func TestWaited(t *testing.T) {
 		want string
 		then uint32
 	}{
-		{toPod | 2, "redirect", 0}, {byDevice | 2, "redirect", 0}, {toNode | 1, "redirect", again}, {toStack | 1, "redirect", 0},
+		{toPod | 2, "redirect", 0}, {byDevice | 2, "redirect", 0}, {toNode | 1, "redirect", again}, {4<<28 | 1, "drop", 0},
 		{onward | 2, "redirect", again}, {toProxy | 9, "drop", 0}, {0, "drop", 0}, {7<<28 | 1, "drop", 0}, {again, "drop", 0},
 	} {
 		verdict, out, after := p.try(t, "tc_from_pair", skbtimed{Mark: c.mark, Tstamp: 5}, frame)
@@ -190,7 +184,7 @@ func TestWaitedAtItsDevice(t *testing.T) {
 	if row := p.pace(t, 0); row.Next != start*part {
 		t.Errorf("it took %d ns", row.Next/part-start)
 	}
-	if verdict, _, _ := p.try(t, "tc_from_pod", skbtimed{Came: 1, Mark: again | 1}, frame); verdict != "drop" {
+	if verdict, _, _ := p.try(t, "tc_from_pod", skbtimed{Came: 1, Mark: again + 1}, frame); verdict != "drop" {
 		t.Errorf("with another mark: %s", verdict)
 	}
 }

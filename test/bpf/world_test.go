@@ -56,7 +56,7 @@ func newWorld(t *testing.T, h hook) *world {
 // standardConfig is the configuration of most stories: four ports for flows to other nodes.
 func standardConfig() bpf.MapsPacketConfig {
 	return bpf.MapsPacketConfig{
-		SnatFirst: 61000, SnatLast: 61003, TickShift: 8, DsrAccept: 1,
+		SnatFirst: 61000, SnatLast: 61003, TickShift: 8, DsrAccept: 1, Checked: again,
 	}
 }
 

@@ -26,7 +26,7 @@ const mostInstructions = 200_000
 func configs(short bool) []bpf.MapsPacketConfig {
 	off := bpf.MapsPacketConfig{SnatFirst: 1024, SnatLast: 1024, TickShift: 0}
 	on := bpf.MapsPacketConfig{
-		SnatFirst: 1, SnatLast: 65535, TickShift: 31, ExternalClusterip: 1, Own: 1, Growing: 1, Masquerade: 1, Bypass: 1, DsrAccept: 1, TunnelPort: 8472,
+		SnatFirst: 1, SnatLast: 65535, TickShift: 31, ExternalClusterip: 1, Own: 1, Growing: 1, Masquerade: 1, Bypass: 1, DsrAccept: 1, TunnelPort: 8472, Checked: 1<<48 - 1,
 		HashKey0: ^uint64(0), HashKey1: ^uint64(0), HashKey2: ^uint64(0), HashKey3: ^uint64(0), HashKey4: ^uint64(0),
 	}
 	rated := on
