@@ -10,3 +10,12 @@ static __always_inline struct cluster_node *cluster_node_at(const struct addr *a
 
 	return bpf_map_lookup_elem(&cluster_nodes, &key);
 }
+
+/* Returns the node that a packet from outside came from. This node sends itself nothing that way, so
+ * its own address there is somebody else's lie. */
+static __always_inline struct cluster_node *cluster_sender(const struct addr *from)
+{
+	struct cluster_node *node = cluster_node_at(from);
+
+	return node && node->number && !(node->flags & CLUSTER_NODE_SELF) ? node : NULL;
+}

@@ -3,6 +3,7 @@
  * forwarded, by any of the methods. */
 #pragma once
 
+#include "cluster.h"
 #include "fallback.h"
 #include "read.h"
 #include "skb.h"
@@ -38,7 +39,7 @@ static __always_inline bool forwarded_is(struct __sk_buff *skb, struct hint *hin
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 
-	if (!unwrap_read(hint, p, data, end) || !unwrap_is_node(&hint->from))
+	if (!unwrap_read(hint, p, data, end) || !cluster_sender(&hint->from))
 		return false;
 	if (hint->direct == DIRECT_GENEVE && bpf_ntohs(p->flow.sport) > GENEVE_LAST_SOURCE)
 		return false;

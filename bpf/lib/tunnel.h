@@ -49,6 +49,15 @@ static __always_inline bool tunnel_is_outside(const struct addr *addr)
 	return !addr_is_any(&key) && !addr_is_loopback(&key) && !bpf_map_lookup_elem(&node_addrs, &key);
 }
 
+/* Reads the addresses of a packet; its header need not be linear. */
+static __always_inline bool tunnel_read(struct __sk_buff *skb, struct packet *p)
+{
+	__u32 head = sizeof(struct ethhdr) + sizeof(struct ipv6hdr);
+
+	return pods_read(skb, p) ||
+	       (!bpf_skb_pull_data(skb, skb->len < head ? skb->len : head) && pods_read(skb, p));
+}
+
 /* Reports whether a packet may come out of the tunnel. Before all nodes are known, all do. Not
  * inlined, to have a stack frame of its own. */
 static __noinline int tunnel_lets_out(struct __sk_buff *skb)
@@ -60,8 +69,8 @@ static __noinline int tunnel_lets_out(struct __sk_buff *skb)
 
 	if (!tunnel_sender(skb, &source.addr))
 		return true;
-	node = cluster_node_at(&source.addr);
-	if (node && pods_read(skb, &p)) {
+	node = cluster_sender(&source.addr);
+	if (node && tunnel_read(skb, &p)) {
 		source.addr = p.flow.saddr;
 		owner = bpf_map_lookup_elem(&node_sources, &source);
 		if (owner ? owner->number == node->number : tunnel_is_outside(&source.addr))

@@ -6,14 +6,30 @@
 #include "packet.h"
 #include "packetcfg.h"
 #include "read.h"
+#include "route.h"
+
+/* Reports whether this node's stack takes packets to an address itself, as it does those to the
+ * broadcast address of a network that it is in. */
+static __noinline bool tunnel_is_heard(struct __sk_buff *skb, const struct packet *p)
+{
+	struct bpf_fib_lookup way = { .family = ROUTE_INET, .ifindex = skb->ifindex };
+
+	if (!p->is_v4)
+		return false;
+	way.ipv4_src = p->flow.saddr.word[3];
+	way.ipv4_dst = p->flow.daddr.word[3];
+	return bpf_fib_lookup(skb, &way, sizeof(way), 0) == BPF_FIB_LKUP_RET_NOT_FWDED;
+}
 
 /* Reports whether an address is a node's, as far as Node objects and this node's devices tell, or
- * one by which this node hears its neighbors. */
+ * one by which nodes hear their neighbors: link-local, multicast, broadcast, or none. */
 static __always_inline bool tunnel_is_at(const struct addr *addr)
 {
+	__u32 first = bpf_ntohl(addr->word[addr_is_v4(addr) ? 3 : 0]);
 	struct addr key = *addr; /* as in pods_at */
 
-	if ((addr->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000))
+	if (addr_is_any(&key) ||
+	    (addr_is_v4(addr) ? first >= 0xe0000000 : first >> 22 == 0xfe800000 >> 22 || first >> 24 == 0xff))
 		return true;
 	return bpf_map_lookup_elem(&node_addrs, &key) || cluster_node_at(&key);
 }
@@ -47,5 +63,5 @@ __noinline int tunnel_is_entered(struct __sk_buff *skb)
 	if (parsed == PARSED_FLOW ? p.flow.proto != IPPROTO_UDP || p.flow.dport != bpf_htons(cfg.tunnel_port)
 				  : parsed != PARSED_OTHER || p.is_v4 || !extension_is(p.flow.proto))
 		return false;
-	return tunnel_is_at(&p.flow.daddr) || cluster_node_at(&p.flow.saddr);
+	return tunnel_is_at(&p.flow.daddr) || cluster_node_at(&p.flow.saddr) || tunnel_is_heard(skb, &p);
 }

@@ -27,7 +27,7 @@ func TestDeparturesOfSmall(t *testing.T) {
 	} {
 		p := newPaced(t, rate)
 		frame := podFrame(true, udp, c.payload)
-		run := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Repeat: sends}
+		run := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Repeat: sends, Context: skbtimed{Came: 1}}
 		if err := p.do(func() error { _, err := p.programs["tc_from_pod"].Run(&run); return err }); err != nil {
 			t.Fatal(err)
 		}

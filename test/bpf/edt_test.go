@@ -301,7 +301,7 @@ func TestDeparturesAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range senders {
 		all.Go(func() {
-			run := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Repeat: rounds}
+			run := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Repeat: rounds, Context: skbtimed{Came: 1}}
 			if _, err := p.programs["tc_from_pod"].Run(&run); err != nil {
 				t.Error(err)
 			}

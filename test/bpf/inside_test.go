@@ -164,6 +164,11 @@ func (b *takeBack) wrapped(t *testing.T, flags byte) {
 	b.inside.wantWrapped(t, b.m, b.f.snat, b.f.pod+":8080", withTTL(b.request, 63).bytes())
 }
 
+// other returns the address of another node.
+func (f family) other() string {
+	return map[string]string{"0.0.0.0": "192.0.2.2", "[::]": "[2001:db8::2]"}[f.any]
+}
+
 // giveBack does what the backend's node does, or a host that claims to be that node.
 func (b *takeBack) giveBack(t *testing.T, backend string, p packet) {
 	t.Helper()
@@ -193,10 +198,10 @@ func TestTakenBack(t *testing.T) {
 			b.wrapped(t, syn)
 			b.wrapped(t, syn)
 			s.expectRows(t, 0, 1)
-			b.giveBack(t, f.node, b.request)
+			b.giveBack(t, f.other(), b.request)
 			snat := b.translated(t, b.request, 61, f.snat+":0")
 			s.expectRows(t, 0, 2)
-			b.giveBack(t, f.node, b.request)
+			b.giveBack(t, f.other(), b.request)
 			b.translated(t, b.request, 61, snat)
 			outside.send(t, b.request)
 			b.translated(t, b.request, 63, snat)
@@ -217,13 +222,13 @@ func TestNotTakenBack(t *testing.T) {
 	eachSlowSite(t, givingBack(), func(t *testing.T, s *site, f family, m wrapping) {
 		outside, inside := front(t, s, f, m, tcp)
 		b := &takeBack{s, f, m, outside, inside, packet{from: f.client + ":4000", to: f.node + ":30080", proto: tcp}}
-		b.giveBack(t, f.node, b.request)
+		b.giveBack(t, f.other(), b.request)
 		b.wrapped(t, syn)
 		b.giveBack(t, f.vip, b.request)
 		b.wrapped(t, ack)
 		b.age(t, 60)
 		before := s.countedAt(t, "tc", "stray")
-		b.giveBack(t, f.node, b.request)
+		b.giveBack(t, f.other(), b.request)
 		b.wrapped(t, ack)
 		if n := s.countedAt(t, "tc", "stray"); n != before+1 {
 			t.Errorf("%d packets are counted as strays, want only the one that came too late", n-before)

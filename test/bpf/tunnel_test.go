@@ -1,8 +1,13 @@
 package bpf
 
 import (
+	"errors"
+	"net"
 	"net/netip"
 	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/maps"
 )
@@ -18,6 +23,23 @@ func (w *world) listNodes(t *testing.T) {
 		Sources: map[netip.Prefix]maps.ClusterNode{of("10.244.1.0/24"): here, of("10.244.2.0/24"): there, of("fd02::/64"): here},
 	})
 	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// routeAll gives the node routes to everywhere, and to all hosts of its own network.
+func (w *world) routeAll(t *testing.T) {
+	t.Helper()
+	if err := errors.Join(w.netns.SetSysctl("net/ipv4/ip_forward", "1"), w.do(func() error {
+		lo, err := netlink.LinkByIndex(1)
+		if err != nil {
+			return err
+		}
+		dst := func(text string) *net.IPNet { _, network, _ := net.ParseCIDR(text); return network }
+		return errors.Join(netlink.LinkSetUp(lo),
+			netlink.RouteAdd(&netlink.Route{LinkIndex: 1, Dst: dst("0.0.0.0/0"), Scope: netlink.SCOPE_LINK}),
+			netlink.RouteAdd(&netlink.Route{LinkIndex: 1, Dst: dst("192.0.2.255/32"), Type: unix.RTN_BROADCAST, Table: unix.RT_TABLE_LOCAL, Scope: netlink.SCOPE_LINK}))
+	})); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -40,6 +62,12 @@ func TestTunnelOfNodes(t *testing.T) {
 		{"this node's by an address that no Node lists", udpFrom(pod4, "61001", config4().String(), tunnel), "", "tunnel-port", true},
 		{"this node's, IPv6", udpFrom(pod6, "61001", config6().String(), tunnel), "", "tunnel-port", true},
 		{"this node's by its link", udpFrom(link6, "61001", gateway6, tunnel), "", "tunnel-port", true},
+		{"to a group", udpFrom(pod4, "61001", "224.0.0.1", tunnel), "", "tunnel-port", true},
+		{"to a group, IPv6", udpFrom(pod6, "61001", "ff0e::1", tunnel), "", "tunnel-port", true},
+		{"to all", udpFrom(pod4, "61001", "255.255.255.255", tunnel), "", "tunnel-port", true},
+		{"to all of the node's network", udpFrom(pod4, "61001", "192.0.2.255", tunnel), "", "tunnel-port", true},
+		{"to no address", udpFrom(pod4, "61001", "0.0.0.0", tunnel), "", "tunnel-port", true},
+		{"to a group, another port", udpFrom(pod4, "61001", "224.0.0.1", "5353"), "", "pass", true},
 		{"with options", packet{from: pod4 + ":1", to: "192.0.2.2:" + tunnel, proto: udp, options: 2}.bytes(), "", "tunnel-port", true},
 		{"behind extension headers", stretched(udpFrom(pod6, "1", "2001:db8::2", tunnel), 2), "", "tunnel-port", true},
 		{"behind more than are read", stretched(udpFrom(pod6, "1", "2001:db8::2", tunnel), 8), "", "tunnel-port", true},
@@ -57,6 +85,7 @@ func TestTunnelOfNodes(t *testing.T) {
 		config.TunnelPort = 8472
 		w := newPodWorld(t, config, unchecked)
 		w.listNodes(t)
+		w.routeAll(t)
 		if unchecked {
 			frames[len(frames)-1] = sent{"as a node, unchecked", udpFrom("192.0.2.2", "61001", outside4, tunnel), "", "tunnel-port", true}
 		}

@@ -95,6 +95,10 @@ func newWorldSized(t *testing.T, h hook, config bpf.MapsPacketConfig, sizes maps
 	for addr := range addrs {
 		cluster.Nodes[addr] = maps.ClusterNode{Name: 1, Number: 1, Self: true}
 	}
+	// Packets that other nodes forward come from there too.
+	for _, addr := range []netip.Addr{snat4, snat6, netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")} {
+		cluster.Nodes[addr] = maps.ClusterNode{Name: 2, Number: 2}
+	}
 	_, clusterErr := m.SetCluster(cluster)
 	if err := errors.Join(err, clusterErr, m.SetSnatAddr(snat4), m.SetSnatAddr(snat6), m.SetLinkAddrs(lo)); err != nil {
 		t.Fatal(err)
