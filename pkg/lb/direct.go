@@ -48,7 +48,7 @@ func (c *Compiler) direct(service *model.Service, wanted *Wanted) Direct {
 		var err error
 		if mode, err = ParseDirect(service.Direct); err != nil {
 			wanted.problem("UnsupportedDSR", "annotation fairlead.io/dsr: %v; using %s", err, c.facts.Direct)
-			return c.facts.Direct
+			mode = c.facts.Direct // if what follows allows that
 		}
 	}
 	switch {

@@ -51,3 +51,33 @@ func TestHosted(t *testing.T) {
 		t.Errorf("flags %#x", s.Flags)
 	}
 }
+
+// Whatever the annotation says, the rules about source ranges and dsr-accept hold.
+func TestDirectOfAnnotation(t *testing.T) {
+	ranges := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	for _, tt := range []struct {
+		name, annotation string
+		facts            Direct
+		accept           bool
+		ranges           []netip.Prefix
+		want             Direct
+		problems         int
+	}{
+		{"the node's", "", DirectOpt, true, nil, DirectOpt, 0},
+		{"its own", "geneve", DirectOpt, true, nil, DirectGeneve, 0},
+		{"a mistake", "opts", DirectIPIP, true, nil, DirectIPIP, 1},
+		{"ranges", "", DirectOpt, true, ranges, DirectOff, 1},
+		{"ranges and its own", "opt", DirectGeneve, true, ranges, DirectOff, 1},
+		{"ranges and a mistake", "opts", DirectOpt, true, ranges, DirectOff, 2},
+		{"not accepted", "geneve", DirectOff, false, nil, DirectOff, 1},
+		{"a mistake, not accepted", "opts", DirectGeneve, false, nil, DirectOff, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, w := NewCompiler(Facts{Direct: tt.facts, AcceptDirect: tt.accept}), &Wanted{}
+			got := c.direct(&model.Service{Direct: tt.annotation, SourceRanges: tt.ranges}, w)
+			if got != tt.want || len(w.Problems) != tt.problems {
+				t.Errorf("%v with the problems %v, want %v with %d", got, w.Problems, tt.want, tt.problems)
+			}
+		})
+	}
+}
