@@ -45,10 +45,15 @@ func TestClusterNodes(t *testing.T) {
 	n.waitFor("the nodes", has("cluster_nodes", "192.0.2.1 1 true", "192.0.2.3 2 false"))
 	n.waitFor("their sources", has("node_sources", "192.0.2.1/32 1", "10.1.0.0/24 1", "10.3.0.0/24 2", "192.0.2.3/32 2"))
 	n.agent.Kill()
-	manifest("node-b", "192.0.2.2", "10.3.0.0/24") // which is node-c's
+	manifest("node-b", "192.0.2.2", "10.2.0.0/24")
 	n.start()
 	n.waitFor("another node", has("cluster_nodes", "192.0.2.1 1 true", "192.0.2.2 3 false", "192.0.2.3 2 false"))
-	n.waitFor("the sources of before", has("node_sources", "10.3.0.0/24 2", "192.0.2.2/32 3"))
+	manifest("node-b", "192.0.2.2", "10.3.0.0/24") // which is node-c's
+	n.waitFor("the sources of before", has("node_sources", "10.3.0.0/24 2", "192.0.2.2/32 3", "!10.2.0.0/24"))
+	out, err := rig.RunChild(nil, nil, "fairlead", append([]string{"status"}, n.flags...)...)
+	if !strings.Contains(out, "10.3.0.0/24 of node node-b: it overlaps with 10.3.0.0/24 of node node-c") {
+		t.Errorf("status does not say whose claim is not believed: %v\n%s", err, out)
+	}
 
 	m, err := maps.Open(datapath.MapsDir(n.bpffs), false)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -200,5 +201,35 @@ func TestSources(t *testing.T) {
 		if have := sourceOf(remote); have.String() != tt.want {
 			t.Errorf("%s counts as %s, want %s", tt.remote, have, tt.want)
 		}
+	}
+}
+
+// TestEachConnectionGivesWayOnce checks that of those which come at once no two choose the same one
+// to give way, so that one too many would stay.
+func TestEachConnectionGivesWayOnce(t *testing.T) {
+	var evicted atomic.Int64
+	limit := newLimiter(func() { evicted.Add(1) })
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	var conns []*net.TCPConn
+	for range held {
+		hold(t, "127.0.0.1", listener.Addr().String(), "")
+		conn, err := listener.(*net.TCPListener).AcceptTCP()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		conns = append(conns, conn)
+	}
+	var all sync.WaitGroup
+	for _, conn := range conns {
+		all.Go(func() { limit.admit(conn) })
+	}
+	all.Wait()
+	if n := limit.len(); n != maxPerSource || evicted.Load() != held-maxPerSource {
+		t.Errorf("of %d connections at once %d stay and %d gave way, want %d to stay", held, n, evicted.Load(), maxPerSource)
 	}
 }

@@ -69,6 +69,9 @@ func (l *limiter) admit(conn *net.TCPConn) *limitedConn {
 	l.open = append(l.open, c)
 	l.count[c.source]++
 	victim := l.excess(c.source)
+	if victim != nil {
+		l.remove(victim) // now, or the next newcomer would choose it too
+	}
 	l.mu.Unlock()
 	if victim == nil {
 		return c
@@ -111,6 +114,10 @@ func (l *limiter) oldest(is func(*limitedConn) bool) *limitedConn {
 func (l *limiter) leave(gone *limitedConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.remove(gone)
+}
+
+func (l *limiter) remove(gone *limitedConn) {
 	for i, c := range l.open {
 		if c != gone {
 			continue

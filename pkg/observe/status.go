@@ -20,6 +20,8 @@ type Status struct {
 	Ways      *WayStatus      `json:"ways,omitempty"`   // likewise
 	// PodNetwork is nil without an agent, or if pods get their network from another plugin.
 	PodNetwork *PodNetworkStatus `json:"podNetwork,omitempty"`
+	// Disbelieved are the claims of Nodes to addresses and networks that this node does not believe.
+	Disbelieved []string `json:"disbelievedNodes,omitempty"`
 	// Sockmap is nil without an agent, or if no connection may bypass TCP.
 	Sockmap *SockmapStatus `json:"sockmap,omitempty"`
 	// Policies is nil without an agent, or if it does not ask an API server.
@@ -167,6 +169,10 @@ func (s *Status) Judge() {
 	}
 	s.Ways.judge(say)
 	s.PodNetwork.judge(say)
+	if n := len(s.Disbelieved); n > 0 {
+		say("%d claims of Nodes to addresses or networks are not believed, and what comes from there is not taken for that node's. The first is: %s. "+
+			"Correct the Node object, or find out who changes it.", n, s.Disbelieved[0])
+	}
 	s.Sockmap.judge(say)
 }
 

@@ -164,6 +164,8 @@ func TestJudge(t *testing.T) {
 		}},
 		{"networks of nodes are refused", func(s *Status) { s.PodNetwork.Routing.Refused = []string{"podCIDR 0.0.0.0/0 of node n2: no", "b"} },
 			[]string{"2 networks that nodes claim for their pods get no route. The first is: podCIDR 0.0.0.0/0 of node n2: no."}},
+		{"nodes are not believed", func(s *Status) { s.Disbelieved = []string{"10.2.0.7 of node n2: another node has it", "b"} },
+			[]string{"2 claims of Nodes to addresses or networks are not believed, and what comes from there is not taken for that node's. The first is: 10.2.0.7 of node n2"}},
 		{"devices are not as large as they should be", func(s *Status) { s.PodNetwork.BigTCP.Error = "no permission" }, []string{"as they should: no permission."}},
 		{"pods may be too fast", func(s *Status) { s.PodNetwork.Bandwidth.Error = "no permission" }, []string{"Pods may send faster than they should: no permission."}},
 		{"pods cannot have BBR", func(s *Status) { s.PodNetwork.Bandwidth.BBR = &BBRStatus{Error: "the kernel has none"} }, []string{
