@@ -18,6 +18,7 @@
 #include "lib/pods.h"
 #include "lib/read.h"
 #include "lib/sendtc.h"
+#include "lib/source.h"
 #include "lib/tunnel.h"
 #include "lib/wrap.h"
 
@@ -274,9 +275,10 @@ static __always_inline int tc_plain(struct __sk_buff *skb, struct packet *p, str
 		row = bpf_map_lookup_elem(&ct_half, &p->flow);
 		if (!row)
 			return PLAIN_NEW;
-		return plain_is_direct(row, sum, to) ? tc_plain_direct(skb, p, a, &plain, row) : PLAIN_UNKNOWN;
+		return plain_is_direct(row, &p->flow, sum, to) ? tc_plain_direct(skb, p, a, &plain, row)
+							       : PLAIN_UNKNOWN;
 	}
-	if (!plain_copy(row, sum, to))
+	if (!plain_copy(row, &p->flow, sum, to))
 		return PLAIN_NOT;
 	if (to->ifindex && (!route_is_complete(to) || tc_is_too_big(skb, a)))
 		return PLAIN_NOT;
@@ -324,13 +326,18 @@ static __always_inline int tc_echo(struct __sk_buff *skb, const struct packet *p
 }
 
 /* The long way. */
-static __always_inline int tc_go(struct __sk_buff *skb, struct packet *p, struct action *a, __u32 lacks)
+static __always_inline int tc_go(struct __sk_buff *skb, struct packet *p, struct action *a, __u32 lacks,
+				 bool from_tunnel)
 {
 	enum parsed parsed = read_packet(skb, p, lacks);
 	int verdict;
 
 	if (tc_is_tagged(skb, p))
 		return TC_NEXT;
+	if (!from_tunnel && source_is_forged(p)) {
+		action_drop(a, REASON_POD_SOURCE);
+		return tc_drop(skb, p, a, false);
+	}
 	if (parsed == PARSED_FLOW && tunnel_refuses(p)) {
 		action_drop(a, REASON_TUNNEL_PORT);
 		return tc_drop(skb, p, a, false);
@@ -382,7 +389,22 @@ static __always_inline int tc_deliver(struct __sk_buff *skb, int verdict)
 	return verdict == PODS_LATE ? tc_late(skb) : verdict;
 }
 
-static __always_inline int tc_receive(struct __sk_buff *skb)
+/* Handles what was sent to a group, or to all on the link: no more than its source concerns us. */
+static __noinline int tc_group(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	struct action a = {};
+
+	if (skb->pkt_type != 1 /* PACKET_BROADCAST */ && skb->pkt_type != 2 /* PACKET_MULTICAST */)
+		return TC_NEXT;
+	read_packet(skb, &p, 0);
+	if (tc_is_tagged(skb, &p) || !source_is_forged(&p))
+		return TC_NEXT;
+	action_drop(&a, REASON_POD_SOURCE);
+	return tc_drop(skb, &p, &a, false);
+}
+
+static __always_inline int tc_receive(struct __sk_buff *skb, bool from_tunnel)
 {
 	struct packet p;
 	struct action a;
@@ -392,21 +414,21 @@ static __always_inline int tc_receive(struct __sk_buff *skb)
 	if (skb->tc_index == TC_DONE)
 		skb->tc_index = 0;
 	if (skb->pkt_type != 0 /* PACKET_HOST */)
-		return TC_NEXT;
+		return from_tunnel ? TC_NEXT : tc_group(skb);
 	outcome = tc_try(skb, &p, &a);
 	if (outcome > PLAIN_NOT)
 		return tc_deliver(skb, outcome);
-	if (outcome == PLAIN_NEW && masquerade_is_for_pod(&p))
+	if (outcome == PLAIN_NEW && (from_tunnel || !source_is_forged(&p)) && masquerade_is_for_pod(&p))
 		return tc_deliver(skb, TC_NEXT);
 	p = (struct packet) {};
 	a = (struct action) {};
-	return tc_deliver(skb, tc_go(skb, &p, &a, plain_lacks(outcome)));
+	return tc_deliver(skb, tc_go(skb, &p, &a, plain_lacks(outcome), from_tunnel));
 }
 
 SEC("tc")
 int tc_from_netdev(struct __sk_buff *skb)
 {
-	return tc_receive(skb);
+	return tc_receive(skb, false);
 }
 
 /* Drops what came out of the tunnel and does not belong there. */
@@ -424,7 +446,7 @@ static __noinline int tc_tunnel_drop(struct __sk_buff *skb)
 SEC("tc")
 int tc_from_tunnel(struct __sk_buff *skb)
 {
-	return tunnel_lets_out(skb) ? tc_receive(skb) : tc_tunnel_drop(skb);
+	return tunnel_lets_out(skb) ? tc_receive(skb, true) : tc_tunnel_drop(skb);
 }
 
 /* Decides about a leaving packet of an unknown flow. Not static, like tc_apply. */

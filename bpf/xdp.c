@@ -391,9 +391,10 @@ static __always_inline int xdp_plain(struct xdp_md *ctx, struct packet *p, struc
 		row = bpf_map_lookup_elem(&ct_half, &p->flow);
 		if (!row)
 			return PLAIN_NEW;
-		return plain_is_direct(row, sum, to) ? xdp_plain_direct(ctx, p, a, &plain, row) : PLAIN_UNKNOWN;
+		return plain_is_direct(row, &p->flow, sum, to) ? xdp_plain_direct(ctx, p, a, &plain, row)
+							       : PLAIN_UNKNOWN;
 	}
-	if (!plain_copy(row, sum, to))
+	if (!plain_copy(row, &p->flow, sum, to))
 		return PLAIN_NOT;
 	forward = to->ifindex;
 	if (forward ? to->ifindex != ctx->ingress_ifindex || !route_is_complete(to) || !xdp_is_to(data, to->smac)
@@ -434,7 +435,7 @@ int xdp_from_netdev(struct xdp_md *ctx)
 	p = (struct packet) { .ifindex = ctx->ingress_ifindex, .bounces = true };
 	a = (struct action) {};
 	parsed = xdp_parse(ctx, &p, plain_lacks(outcome));
-	if (p.is_tagged || (cfg.dsr_accept && option_is_due(&p) && xdp_is_marked(ctx, &p)))
+	if (p.is_tagged || source_is_forged(&p) || (cfg.dsr_accept && option_is_due(&p) && xdp_is_marked(ctx, &p)))
 		return XDP_PASS;
 	if (parsed != PARSED_FLOW)
 		return xdp_other(ctx, &p, &a, parsed);

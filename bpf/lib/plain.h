@@ -12,6 +12,7 @@
 #pragma once
 
 #include "ranges.h"
+#include "source.h"
 #include "ways.h"
 #include "wrap.h"
 
@@ -106,14 +107,16 @@ static __always_inline __be16 plain_link(void *data)
 	return *(__be16 *)(data + offsetof(struct ethhdr, h_proto));
 }
 
-/* Copies a row. The barrier keeps the compiler from splitting the copy up and keeping the parts on
+/* Copies a row. What should leave and comes in takes the long way, on which its source is asked for.
+ * The barrier keeps the compiler from splitting the copy up and keeping the parts on
  * the stack a second time. */
-static __always_inline bool plain_copy(const struct ct_entry *row, __u64 sum, struct ct_entry *to)
+static __always_inline bool plain_copy(const struct ct_entry *row, const struct flow *flow, __u64 sum,
+				       struct ct_entry *to)
 {
 	bool is_whole = ct_copy(row, sum, to);
 
 	asm volatile("" ::: "memory");
-	return is_whole && ct_comes_in(to);
+	return is_whole && ct_comes_in(to) && !source_leaves(flow, to);
 }
 
 /* The part of the seal's sum that comes from the key. It is computed before the lookup; otherwise
@@ -148,9 +151,11 @@ static __always_inline bool plain_touch(const struct flow *flow, struct ct_entry
 
 /* Copies a row of `ct_half` if its flow is answered by the backend directly and only the time has
  * to be noted. */
-static __always_inline bool plain_is_direct(const struct ct_entry *row, __u64 sum, struct ct_entry *to)
+static __always_inline bool plain_is_direct(const struct ct_entry *row, const struct flow *flow, __u64 sum,
+					    struct ct_entry *to)
 {
-	return row->flags & CT_DIRECT && plain_copy(row, sum, to) && to->flags & CT_DIRECT && to->state == CT_OPEN;
+	return row->flags & CT_DIRECT && plain_copy(row, flow, sum, to) && to->flags & CT_DIRECT &&
+	       to->state == CT_OPEN;
 }
 
 /* The length of a packet according to its header; zero if the header does not tell. */

@@ -54,6 +54,8 @@ enum reason {
 				 has: dropped */
 	REASON_TUNNEL_SOURCE, /* from the tunnel, sent by no node, or with a source that does not belong
 				 behind the node that sent it: dropped */
+	REASON_POD_SOURCE,    /* by a device of the node, from the address of a pod that does not send
+				 by it: dropped */
 	REASONS,
 };
 

@@ -559,7 +559,8 @@ const (
 	MapsReasonREASON_FORGED        MapsReason = 30
 	MapsReasonREASON_TUNNEL_PORT   MapsReason = 31
 	MapsReasonREASON_TUNNEL_SOURCE MapsReason = 32
-	MapsReasonREASONS              MapsReason = 33
+	MapsReasonREASON_POD_SOURCE    MapsReason = 33
+	MapsReasonREASONS              MapsReason = 34
 )
 
 type MapsService struct {

@@ -355,8 +355,8 @@ func TestPodServiceHostile(t *testing.T) {
 		if after := h.dump(t); len(after) != len(rows) {
 			t.Errorf("%d rows before, %d after", len(rows), len(after))
 		}
-		if n := h.counted(t, "spoofed"); n != 1 {
-			t.Errorf("spoofed was counted %d times at tc, want once", n)
+		if n := h.counted(t, "pod-source"); n != 1 {
+			t.Errorf("pod-source was counted %d times at tc, want once", n)
 		}
 		if n := podReasons(t, h)["spoofed"]; n != 2 {
 			t.Errorf("spoofed was counted %d times at pods' devices, want twice", n)

@@ -20,7 +20,7 @@ func (w *world) listNodes(t *testing.T) {
 	_, err := w.maps.SetCluster(maps.Cluster{
 		Known:   true,
 		Nodes:   map[netip.Addr]maps.ClusterNode{at("192.0.2.1"): here, at("192.0.2.2"): there, at("2001:db8::2"): there},
-		Sources: map[netip.Prefix]maps.ClusterNode{of("10.244.1.0/24"): here, of("10.244.2.0/24"): there, of("fd02::/64"): here},
+		Sources: map[netip.Prefix]maps.ClusterNode{of("10.244.1.0/24"): here, of("10.244.2.0/24"): there, of("fd02::/64"): here, of("fd03::/64"): there},
 	})
 	if err != nil {
 		t.Fatal(err)

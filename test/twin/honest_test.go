@@ -32,6 +32,9 @@ func (w *world) journey(frame []byte, from end, mark uint32) (end, error) {
 	if r.verdict == Out {
 		return w.redirected(frame, r, from)
 	}
+	if from.pod == 0 && len(frame) >= 6 && frame[0]&1 == 0 && MAC(frame[:6]) != w.devices[from.device].mac {
+		return end{}, nil // the stack takes nothing that was sent to another host
+	}
 	return w.routed(r.data, from)
 }
 

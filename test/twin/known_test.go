@@ -18,7 +18,6 @@ func knownInterference() []known {
 		open   = "flows that nobody has answered hold their ports"
 		begins = "a reset ends a flow that is half open, whatever its sequence number, and its client has to dial again"
 		reset  = "a reset ends a flow, whatever its sequence number"
-		source = "nothing is known about who may use a pod's address beyond its device"
 	)
 	return []known{
 		{"a pod", "vxlan in UDP", tunnel},
@@ -28,7 +27,6 @@ func knownInterference() []known {
 		{"a flood", "open", open},
 		{"a blind host", earlyReset, begins},
 		{"a blind host", lateReset, reset},
-		{"a neighbor", "pod's address", source},
 	}
 }
 

@@ -6,6 +6,7 @@
 package twin
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -49,6 +50,7 @@ const (
 	Protocol    Reason = "protocol"
 	Malformed   Reason = "malformed"
 	Forged      Reason = "forged"
+	PodSource   Reason = "pod-source"
 )
 
 // Outcome is what must happen to a packet.
@@ -159,7 +161,11 @@ func (n *Node) Receive(frame []byte, device int, w Witness) (Outcome, error) {
 		return s.pass("tagged"), nil
 	}
 	if mac := n.MACs[device]; len(frame) < len(mac) || MAC(frame) != mac {
-		return s.pass("to another on the link"), nil
+		return s.toOthers(), nil
+	}
+	if s.isFromPod() && !s.isOfOpen() {
+		s.drop(PodSource, "a pod's, from outside")
+		return s.out, s.err
 	}
 	s.unwrap()
 	switch {
@@ -180,6 +186,33 @@ func (n *Node) Receive(frame []byte, device int, w Witness) (Outcome, error) {
 		s.ignore()
 	}
 	return s.out, s.err
+}
+
+// isOfOpen reports whether a packet belongs to an established flow of which such packets come in. An
+// answer that keeps its destination is one that leaves.
+func (s *step) isOfOpen() bool {
+	row := s.Open[s.flow]
+	return row != nil && s.content == ported && row.isAt(comesIn) && !(row.Reply && row.Dest.Addr() == s.flow.Dest.Addr())
+}
+
+// isFromPod reports whether the source of a packet is a pod of this node, also by its mapped IPv4
+// address.
+func (s *step) isFromPod() bool {
+	addr := s.flow.Source.Addr()
+	if !addr.IsValid() && len(s.frame) >= 14+40 && binary.BigEndian.Uint16(s.frame[12:]) == 0x86dd && s.frame[14]>>4 == 6 {
+		addr = netip.AddrFrom16([16]byte(s.frame[14+8:])).Unmap()
+	}
+	_, ok := s.Pods[addr]
+	return ok
+}
+
+// toOthers handles a frame that was not sent to the device: groups hear nothing from pods.
+func (s *step) toOthers() Outcome {
+	if s.isFromPod() && s.frame[0]&1 != 0 && !s.isOfOpen() {
+		s.drop(PodSource, "a pod's, from outside")
+		return s.out
+	}
+	return s.pass("to another on the link")
 }
 
 // Leave returns the same for a frame that is about to leave the node.
