@@ -80,6 +80,8 @@ func TestWrongValues(t *testing.T) {
 		{"nodePort.snatPorts", "1023-2000", "nodePort.snatPorts: 1023-2000 begins with ports that are the node's own: begin at 1024"},
 		{"nodePort.snatPorts", "2-1", "with FIRST not above LAST"},
 		{"nodePort.snatPorts", "20000-30000", "nodePort.snatPorts: 20000-30000 overlaps with the NodePorts, 30000-32767"},
+		{"nodePort.snatPorts", "50000-61000", "nodePort.snatPorts: 50000-61000 overlaps with 61000-65535, from which nodes send through the tunnel"},
+		{"nodePort.range", "30000-65535", "nodePort.range: 30000-65535 overlaps with 61000-65535"},
 		{"l7Proxies", []string{"a=99999"}, `"a=99999" is not NAME=PORT`},
 		{"l7Proxies", []string{"a=1", "b=1:pass"}, "l7Proxies: b=1:pass has the port of another proxy"},
 		{"l7Proxies", []string{"a=1", "a=2"}, "l7Proxies: a=2 has the name of another proxy"},
