@@ -5,6 +5,7 @@
 
 #include "action.h"
 #include "affinity.h"
+#include "count.h"
 #include "ct.h"
 #include "event.h"
 #include "hosted.h"
@@ -12,10 +13,7 @@
 #include "option.h"
 #include "ranges.h"
 #include "route.h"
-
-/* How many ports are tried towards a backend. They are drawn by a hash, so with nine of ten ports
- * in use one flow in thirty finds none. */
-#define SNAT_TRIES 32
+#include "snat.h"
 
 /* Initializes the row of a reply, which undoes the request's row, without its route and port. The
  * caller has to complete it with ct_finish. */
@@ -44,53 +42,6 @@ static __noinline int first_claim(void *ctx, const struct packet *p, const struc
 	return ct_claim(&reply, &row);
 }
 
-/* Draws a port for the reply and claims it if it is free. Flows of pods to the outside use the
- * upper half of the ports, and balanced flows the lower half. A pod's flow to another node's
- * frontend and a client's flow to a backend on that node both have this node's address. Here their
- * destinations tell them apart, but once that node has chosen the same backend for the pod, only
- * their ports do. */
-static __always_inline bool first_draw(__u64 hash, struct flow *reply, struct ct_entry *row)
-{
-	__u32 ports = cfg.snat_last - cfg.snat_first + 1, part = cfg.masquerade ? (ports + 1) / 2 : ports;
-	__u32 first =
-		(row->flags & (CT_POD | CT_INSIDE)) == CT_POD ? cfg.snat_first + ports - part : cfg.snat_first;
-
-	ct_set_ports(reply, reply->sport, bpf_htons(first + (__u32)(hash >> 32) % part), reply->proto);
-	ct_finish(reply, row);
-	return ct_claim(reply, row);
-}
-
-/* A reply for which ports are drawn until one is free. */
-struct draw {
-	struct flow *reply;
-	struct ct_entry *row;
-	__u64 hash;
-	bool is_claimed;
-};
-
-static long first_draw_again(__u32 i, struct draw *draw)
-{
-	draw->hash = ct_mix(draw->hash, i + 1);
-	draw->is_claimed = first_draw(draw->hash, draw->reply, draw->row);
-	return draw->is_claimed;
-}
-
-/* Kept out of line, since the first port is nearly always free. */
-static __noinline int first_draw_more(__u64 hash, struct flow *reply, struct ct_entry *row)
-{
-	struct draw draw = { .reply = reply, .row = row, .hash = hash };
-
-	bpf_loop(SNAT_TRIES - 1, first_draw_again, &draw, 0);
-	return draw.is_claimed;
-}
-
-static __always_inline bool first_draw_any(const struct packet *p, struct flow *reply, struct ct_entry *row)
-{
-	__u64 hash = ct_mix(ct_hash(&p->flow), 0);
-
-	return first_draw(hash, reply, row) || first_draw_more(hash, reply, row);
-}
-
 /* Ports below this are privileged, and servers may require the client to have one. */
 #define FIRST_USUAL_PORT 1024
 
@@ -104,22 +55,23 @@ static __always_inline bool first_keeps_port(const struct packet *p, const struc
 	return (there->flags & (CT_STACK | CT_POD)) == CT_STACK;
 }
 
-/* Claims a key for the reply. */
-static __always_inline bool first_claim_any(void *ctx, const struct packet *p, struct ct_entry *there)
+/* Claims a key for the reply. Returns an enum snat_outcome. */
+static __always_inline int first_claim_any(void *ctx, const struct packet *p, struct ct_entry *there)
 {
 	struct flow reply = ct_back(&p->flow, there);
+	int outcome = SNAT_NONE;
 	struct ct_entry row;
-	bool is_claimed = false;
 
 	first_reply(p, there, &row);
 	route_find(ctx, p, &row);
 	if (first_keeps_port(p, there)) {
 		ct_finish(&reply, &row);
-		is_claimed = ct_claim(&reply, &row);
+		outcome = ct_claim(&reply, &row) ? SNAT_FREE : SNAT_NONE;
 	}
-	is_claimed = is_claimed || first_draw_any(p, &reply, &row);
+	if (!outcome)
+		outcome = snat_claim(&p->flow, &reply, &row);
 	there->sport = reply.dport;
-	return is_claimed;
+	return outcome;
 }
 
 /* Gives a flow to a backend on another node an address of this node as its source, so that replies
@@ -170,17 +122,30 @@ static __always_inline bool first_is_masqueraded(const struct ct_entry *there)
 	return !(there->flags & CT_NODE) && (there->flags & (CT_STACK | CT_POD)) != CT_STACK;
 }
 
+/* Where a flow begins. */
+static __always_inline enum hook first_hook(const struct packet *p, const struct action *a)
+{
+	if (a->to.flags & CT_INSIDE)
+		return HOOK_POD;
+	return p->bounces ? HOOK_XDP : HOOK_TC;
+}
+
 /* Creates both rows of a flow, that of the reply first. A backend on this node sees the client's
  * own address. */
 static __always_inline int first_enter(void *ctx, const struct packet *p, struct action *a)
 {
+	int outcome;
+
 	if (first_is_masqueraded(&a->to) && !first_masquerade(p->is_v4 ? SNAT_NODE4 : SNAT_NODE6, &a->to))
 		return action_drop(a, REASON_NO_ADDRESS);
 	route_find(ctx, p, &a->to);
 	if (a->to.ifindex && !route_is_complete(&a->to))
 		first_enter_tunnel(p, &a->to);
-	if (!first_claim_any(ctx, p, &a->to))
+	outcome = first_claim_any(ctx, p, &a->to);
+	if (outcome == SNAT_NONE)
 		return action_drop(a, REASON_NO_PORT);
+	if (outcome == SNAT_TAKEN)
+		count(first_hook(p, a), REASON_PORT_TAKEN, 0);
 	ct_finish(&p->flow, &a->to);
 	a->to.seen = packet_shakes_hands(p) ? 0 : ct_now();
 	return first_write(p, &a->to);
@@ -396,5 +361,5 @@ static __always_inline int first_packet(void *ctx, const struct packet *p, struc
 		first_enter(ctx, p, a);
 	if (a->verdict != VERDICT_REWRITE || !event_is_watched())
 		return 0;
-	return event_tell(p, a, inside ? HOOK_POD : p->bounces ? HOOK_XDP : HOOK_TC, 0);
+	return event_tell(p, a, first_hook(p, a), 0);
 }

@@ -56,6 +56,7 @@ enum reason {
 				 behind the node that sent it: dropped */
 	REASON_POD_SOURCE,    /* by a device of the node, from the address of a pod that does not send
 				 by it: dropped */
+	REASON_PORT_TAKEN,    /* no port was free, so one of a half-open flow was taken: carried on */
 	REASONS,
 };
 

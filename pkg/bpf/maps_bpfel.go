@@ -560,7 +560,8 @@ const (
 	MapsReasonREASON_TUNNEL_PORT   MapsReason = 31
 	MapsReasonREASON_TUNNEL_SOURCE MapsReason = 32
 	MapsReasonREASON_POD_SOURCE    MapsReason = 33
-	MapsReasonREASONS              MapsReason = 34
+	MapsReasonREASON_PORT_TAKEN    MapsReason = 34
+	MapsReasonREASONS              MapsReason = 35
 )
 
 type MapsService struct {

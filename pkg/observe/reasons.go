@@ -261,11 +261,20 @@ func reasonsOfFlows() []Reason {
 			Word: "no-port", Stops: true,
 			What: "The first packet of a flow is dropped. A client that tries again may succeed.",
 			Cause: "Nearly every port that this node may use toward one backend on another node is in use, or, for packets of pods, toward one " +
-				"address, port and protocol outside. If pods are masqueraded, each of the two has half of `--snat-ports`. Flows that nobody " +
-				"answers count too.",
+				"address, port and protocol outside, by flows that are established, or by others of clients that have fewer ports than this " +
+				"one. If pods are masqueraded, each of the two has half of `--snat-ports`, and one pod half of the pods' half.",
 			Cure: "Use more backends, or spread the clients over more nodes. externalTrafficPolicy: Local needs no port. Look for flows that " +
 				"never end, and for a pod that opens many: `fairlead conntrack list` shows them. A larger `--snat-ports` has more room, and " +
 				"`--conntrack-max` has nothing to do with it.",
+		},
+		{
+			Word: "port-taken",
+			What: "A flow begins from the port of another, which was not established and is forgotten. It is counted without its bytes.",
+			Cause: "Nearly every port toward one destination is in use, as with `no-port`: a client opens flow after flow, or somebody floods " +
+				"with first packets from forged addresses. The client's own flows give way first, then those that were begun or answered " +
+				"longest ago. Nothing happens to established flows.",
+			Cure: "Find who opens so many: `fairlead conntrack list`. With very many a second, or where answers take long, flows give way " +
+				"before they are established: a larger `--snat-ports` helps.",
 		},
 		{
 			Word: "no-address", Stops: true,

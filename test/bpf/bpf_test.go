@@ -201,7 +201,7 @@ func TestVerdicts(t *testing.T) {
 	})
 }
 
-// Four ports allow four flows to one backend, each with its own port.
+// Four ports allow four established flows to one backend, each with its own port.
 func TestPortsRunOut(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
@@ -209,14 +209,15 @@ func TestPortsRunOut(t *testing.T) {
 		before := w.counted(t, "no-port")
 		for i := range 40 {
 			from := netip.AddrPortFrom(netip.MustParseAddrPort(f.client+":1").Addr(), uint16(4000+i)).String()
-			verdict, out := w.run(t, w.in, packet{from: from, to: f.node + ":30080", proto: tcp, flags: syn}.bytes())
-			if verdict == "pass" {
-				if port := portOf(out, f); used[port] {
-					t.Errorf("port %s has two flows", port)
-				} else {
-					used[port] = true
-				}
+			b, ok := w.borrow(t, f, from, tcp)
+			if !ok {
+				continue
 			}
+			if used[b.snat] {
+				t.Errorf("port %s has two flows", b.snat)
+			}
+			used[b.snat] = true
+			w.keep(t, f, b)
 		}
 		if len(used) != 4 || w.counted(t, "no-port") != before+36 {
 			t.Errorf("%d ports are used, %d flows found none", len(used), w.counted(t, "no-port")-before)

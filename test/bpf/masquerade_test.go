@@ -22,7 +22,7 @@ func masked(t *testing.T, story func(t *testing.T, h *house, f family, hops byte
 			t.Run(name+map[uint32]string{0: " by the stack", 1: " past it"}[bypass], func(t *testing.T) {
 				t.Parallel()
 				config := standardConfig()
-				config.Bypass, config.Masquerade = bypass, 1
+				config.Bypass, config.Masquerade, config.SnatLast = bypass, 1, 61015 // each of two pods has four of eight ports
 				h := newHouseOf(t, f, config)
 				h.outside.reach(t, h.world, true)
 				h.native(t, host(h.addrs[0])+"/"+map[bool]string{true: "24", false: "64"}[!strings.Contains(h.world, "[")])
@@ -76,7 +76,7 @@ func TestMasquerade(t *testing.T) {
 				t.Errorf("two pods got %v", ports)
 			}
 			for port := range ports {
-				if n := netip.MustParseAddrPort(port).Port(); n < 61002 || n > 61003 {
+				if n := netip.MustParseAddrPort(port).Port(); n < 61008 || n > 61015 {
 					t.Errorf("port %d is not in the range for pods", n)
 				}
 			}
@@ -100,10 +100,10 @@ func TestPortsApart(t *testing.T) {
 			client := h.outside.want(t, packet{from: f.snat + ":0", to: backend, proto: udp, ttl: hops})
 			h.pods[0].send(t, packet{from: h.addrs[0] + ":4000", to: addrPort(h.world, 9000+i), proto: udp})
 			pod := h.outside.want(t, packet{from: f.snat + ":0", to: addrPort(h.world, 9000+i), proto: udp, ttl: hops})
-			if n := netip.MustParseAddrPort(client).Port(); n < 61000 || n > 61001 {
+			if n := netip.MustParseAddrPort(client).Port(); n < 61000 || n > 61007 {
 				t.Errorf("a client was given %s, which is for pods", client)
 			}
-			if n := netip.MustParseAddrPort(pod).Port(); n < 61002 || n > 61003 {
+			if n := netip.MustParseAddrPort(pod).Port(); n < 61008 || n > 61015 {
 				t.Errorf("a pod was given %s, which is for clients", pod)
 			}
 		}

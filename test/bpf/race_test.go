@@ -118,9 +118,14 @@ func (s sides) ends() []raceStep {
 
 // races returns what may happen to a flow meanwhile. The rival wants the port that the flow tries
 // first.
-func (s sides) races(rival sides) []race {
+func (s sides) races(rival sides, f family) []race {
 	half, pushed := s.begins(), []raceStep{s.step(forget, s.back, anyhow)}
+	full := rival.fills(f)
 	return []race{
+		{"a rival that would give way is established", full, rival.establishes(), true, 0},
+		// Whoever forgets the rival may delete what has taken its port, as if that were pushed out.
+		{"a rival that would give way is forgotten", full, rival.ends(), true, 4},
+		{"a rival that would give way is forgotten and begun", full, slices.Concat(rival.ends(), rival.begins()), true, 4},
 		{"another packet begins it", nil, half, false, 0},
 		{"others begin and establish it", nil, slices.Concat(half, s.establishes()), false, 6},
 		{"another packet establishes it", half, s.establishes(), false, 0},
@@ -130,6 +135,26 @@ func (s sides) races(rival sides) []race {
 		{"a rival takes its port", nil, slices.Concat(rival.takes(), rival.establishes()), true, 0},
 		{"its reply is pushed out, and a rival takes the port", half, slices.Concat(pushed, rival.takes(), rival.establishes()), true, 1},
 	}
+}
+
+// fills returns what makes a flow that is not established and the flows of others have all four
+// ports. All others are younger, so it is the one to give way.
+func (s sides) fills(f family) []raceStep {
+	list := s.begins()
+	list[0].Row.Seen -= 100
+	list[0].Row.Seal = seal.Of(list[0].Flow, list[0].Row)
+	own := maps.PortOf(s.back.flow.Dport)
+	for port, i := uint16(61000), 0; port <= 61003; port++ {
+		if port == own {
+			continue
+		}
+		i++
+		other := s.of(addrPort(f.client, 4100+i), f, s.there.flow.Proto)
+		other.back.flow.Dport, other.there.row.Sport = maps.PortOf(port), maps.PortOf(port)
+		other.back.row.Seal, other.there.row.Seal = seal.Of(other.back.flow, other.back.row), seal.Of(other.there.flow, other.there.row)
+		list = append(list, other.begins()...)
+	}
+	return list
 }
 
 // learn has the programs begin and establish a flow, and returns the rows that they made.
@@ -181,7 +206,7 @@ func TestRaces(t *testing.T) {
 				r.service(t, f.any+":30080", proto, maps.NodePort, f.pod+":8080", false)
 				s := r.learn(t, f, proto)
 				in := packet{from: f.client + ":4000", to: f.node + ":30080", proto: proto, flags: ack, ack: 1001}
-				for _, race := range s.races(s.of(f.client+":4001", f, proto)) {
+				for _, race := range s.races(s.of(f.client+":4001", f, proto), f) {
 					r.race(t, race, in, f)
 				}
 			})

@@ -51,7 +51,15 @@ func mishaps() map[string]mishap {
 			for used := 0; used < 4; {
 				p.from = addrPort(f.client, 5000+used)
 				used++
-				w.dial(t, f, p.from, p.to, f.pod+":8080")
+				b, _ := w.borrow(t, f, p.from, tcp)
+				w.keep(t, f, b)
+			}
+			return opening(f)
+		},
+		"port-taken": func(t *testing.T, w *world, f family) packet {
+			w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
+			for i := range 4 {
+				w.borrow(t, f, addrPort(f.client, 5000+i), tcp)
 			}
 			return opening(f)
 		},

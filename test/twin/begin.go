@@ -161,6 +161,9 @@ func (s *step) enterBoth(backend Backend, guarded bool, source netip.AddrPort, p
 		if !s.isMasqueraded(backend) {
 			*path += ", another port"
 		}
+		if s.giveWay(back, s.flow.Source.Addr()) {
+			*path += ", taken"
+		}
 	}
 	if !s.claim(back, s.replyRow(&row)) {
 		s.refuse("%s to %s belongs to another flow", back.Source, back.Dest)
@@ -244,7 +247,69 @@ func (s *step) hasNoWay(backend Backend, reason Reason) bool {
 	} else if reason == NoAddress || s.isFree(Flow{backend.At, source, s.flow.Proto}) {
 		return false
 	}
-	return s.isCrowded(backend.At, source.Addr())
+	if !s.isCrowded(backend.At, source.Addr()) {
+		return false
+	}
+	// Whatever most ports are drawn as is drawn at least once.
+	of := s.lent(Flow{backend.At, source, s.flow.Proto}, s.flow.Source.Addr())
+	if reason == NoPort && of.own == 0 && of.others > of.ports/2 || len(of.half) > of.ports/2 {
+		s.refuse("no port to %s was found, though flows could have given way: %+v", backend.At, of)
+	}
+	return true
+}
+
+// lent is what has the ports towards a backend.
+type lent struct {
+	ports, own, others int    // how many there are, a client's, and those of others that are not established
+	half               []*Row // those of the client that are not established
+}
+
+func (s *step) lent(back Flow, client netip.Addr) (of lent) {
+	for port := int(s.Ports[0]); port <= int(s.Ports[1]); port++ {
+		of.ports++
+		back.Dest = netip.AddrPortFrom(back.Dest.Addr(), uint16(port))
+		known, isHalf := s.Half[back], true
+		if known == nil {
+			known, isHalf = s.Open[back], false
+		}
+		switch {
+		case known == nil || isHalf && !known.Reply:
+		case known.Dest.Addr() == client:
+			if of.own++; isHalf {
+				of.half = append(of.half, known)
+			}
+		case isHalf:
+			of.others++
+		}
+	}
+	return of
+}
+
+// giveWay has a flow that is not established give its port to the client's, and reports whether it
+// had to. The client's own flows go first, and another's only if those have more ports.
+func (s *step) giveWay(back Flow, client netip.Addr) bool {
+	known := s.Half[back]
+	if known == nil || s.Open[back] != nil || known.leads(s.flow) {
+		return false
+	}
+	of := s.lent(back, client)
+	own := known.Dest.Addr() == client
+	switch {
+	case !known.Reply || !s.isCrowded(back.Source, back.Dest.Addr()):
+		s.refuse("%s was taken from another flow", back.Dest)
+	case !own && len(of.half) > of.ports/2:
+		s.refuse("%s was taken from another client, though the client has others: %+v", back.Dest, of)
+	case !own && of.own >= 6*of.others:
+		s.refuse("%s was taken from a client that has less: %+v", back.Dest, of)
+	}
+	request := known.back(s.flow.Proto)
+	s.touch(request)
+	if asked := s.Half[request]; asked != nil && asked.leads(back) {
+		delete(s.Half, request)
+	}
+	delete(s.Half, back)
+	s.out.Counted = append(s.out.Counted, PortTaken)
+	return true
 }
 
 // isCrowded reports whether most ports towards a backend are in use.

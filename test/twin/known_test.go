@@ -15,7 +15,6 @@ type known struct {
 func knownInterference() []known {
 	const (
 		tunnel = "whatever reaches the tunnel's port of a node is taken out of the tunnel"
-		open   = "flows that nobody has answered hold their ports"
 		begins = "a reset ends a flow that is half open, whatever its sequence number, and its client has to dial again"
 		reset  = "a reset ends a flow, whatever its sequence number"
 	)
@@ -24,7 +23,6 @@ func knownInterference() []known {
 		{"a pod with CAP_NET_RAW", "vxlan in UDP", tunnel},
 		{"a pod of another node", "vxlan in UDP", tunnel},
 		{"a routed outsider", "vxlan in UDP", tunnel},
-		{"a flood", "open", open},
 		{"a blind host", earlyReset, begins},
 		{"a blind host", lateReset, reset},
 	}

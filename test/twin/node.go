@@ -51,6 +51,7 @@ const (
 	Malformed   Reason = "malformed"
 	Forged      Reason = "forged"
 	PodSource   Reason = "pod-source"
+	PortTaken   Reason = "port-taken"
 )
 
 // Outcome is what must happen to a packet.

@@ -84,6 +84,7 @@ func (s *step) serve() bool {
 	if last == nil {
 		return false
 	}
-	s.out = Outcome{Verdict: Out, Data: last.frame, Path: "first of what waits", Touched: s.out.Touched, Inner: s.out.Inner, Replaced: true}
+	s.out = Outcome{Verdict: Out, Data: last.frame, Path: "first of what waits", Touched: s.out.Touched, Counted: s.out.Counted,
+		Inner: s.out.Inner, Replaced: true}
 	return true
 }

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains the ports that this node lends: to flows whose backend, or whose host outside,
+ * sees an address of this node as their client. A port has one flow to each destination, so whoever
+ * opens flow after flow to one destination would leave none for others. Therefore:
+ *
+ * - If all drawn ports are in use, a flow that is not established gives way, see snat_take. One that
+ *   is established never does.
+ * - A pod may use half of the ports that there are for pods, another half than any other pod, see
+ *   snat_side: whatever it keeps open, half of the ports that another may use are left. */
+#pragma once
+
+#include "ct.h"
+
+/* How many ports are tried towards a backend. They are drawn by a hash, so with nine of ten ports
+ * in use one flow in thirty finds no free one. */
+#define SNAT_TRIES 32
+
+/* With a port: it is free, as far as is known. */
+#define SNAT_IS_FREE 0x10000
+
+enum snat_outcome {
+	SNAT_NONE,
+	SNAT_FREE,  /* the port was free */
+	SNAT_TAKEN, /* it was another flow's */
+};
+
+/* Which of two neighboring ports a pod may use: a bit of a hash of both. In IPv4 and in IPv6, the
+ * second half of an address tells the pods of a node apart. */
+static __always_inline __u32 snat_side(const struct ct_entry *row, __u32 pair)
+{
+	__u64 pod;
+
+	__builtin_memcpy(&pod, &row->daddr.word[2], sizeof(pod));
+	return ct_mix(ct_mix(pod, pair), 1) >> 63;
+}
+
+/* Draws a port. Flows of pods to the outside use the upper half of the ports, and balanced flows the
+ * lower half. A pod's flow to another node's frontend and a client's flow to a backend on that node
+ * both have this node's address. Here their destinations tell them apart, but once that node has
+ * chosen the same backend for the pod, only their ports do. */
+static __always_inline __be16 snat_port(__u64 hash, const struct ct_entry *row)
+{
+	__u32 ports = cfg.snat_last - cfg.snat_first + 1, part = cfg.masquerade ? (ports + 1) / 2 : ports;
+	__u32 first = cfg.snat_first, pair;
+
+	if ((row->flags & (CT_POD | CT_INSIDE)) != CT_POD)
+		return bpf_htons(first + (__u32)(hash >> 32) % part);
+	first += ports - part;
+	if (row->flags & CT_NODE)
+		return bpf_htons(first + (__u32)(hash >> 32) % part);
+	pair = (__u32)(hash >> 32) % ((part + 1) / 2);
+	first += 2 * pair + snat_side(row, pair);
+	return bpf_htons(first <= cfg.snat_last ? first : cfg.snat_last);
+}
+
+static __always_inline void snat_set(__be16 port, struct flow *reply)
+{
+	ct_set_ports(reply, reply->sport, port, reply->proto);
+}
+
+/* Draws a port for the reply and claims it if it is free. */
+static __always_inline bool snat_draw(__u64 hash, struct flow *reply, struct ct_entry *row)
+{
+	snat_set(snat_port(hash, row), reply);
+	ct_finish(reply, row);
+	return ct_claim(reply, row);
+}
+
+/* A reply for which ports are drawn until one is free, and what has the others. */
+struct snat_search {
+	struct flow *reply;
+	struct ct_entry *row;
+	__u64 hash;
+	__u32 own;    /* how many of the drawn ports are the same client's */
+	__u32 others; /* how many belong to flows of others that are not established */
+	/* the port to take if none is free; zero: there is none that could be taken */
+	__be16 port;
+	bool is_own;  /* that of the same client */
+	bool is_free; /* the last port that was drawn */
+	__s32 idle;
+};
+
+static __always_inline bool snat_is_own(const struct snat_search *s, const struct ct_entry *known)
+{
+	return addr_equal(&known->daddr, &s->row->daddr);
+}
+
+/* Notes a flow that is not established and in the way. The first to go is one of the same client, and
+ * the one that was begun, or last answered, longest ago. */
+static __always_inline void snat_meet(struct snat_search *s, const struct ct_entry *known)
+{
+	__s32 idle = s->row->seen - known->seen;
+	bool own = snat_is_own(s, known);
+
+	if (!(known->flags & CT_REPLY))
+		return;
+	s->own += own;
+	s->others += !own;
+	if (s->port && (own == s->is_own ? idle <= s->idle : s->is_own))
+		return;
+	s->port = s->reply->dport;
+	s->is_own = own;
+	s->idle = idle;
+}
+
+static long snat_draw_again(__u32 i, struct snat_search *s)
+{
+	struct ct_entry *known;
+
+	s->hash = ct_mix(s->hash, i + 1);
+	snat_set(snat_port(s->hash, s->row), s->reply);
+	known = bpf_map_lookup_elem(&ct_half, s->reply);
+	if (known && !ct_same_rewrite(known, s->row)) {
+		snat_meet(s, known);
+		return false;
+	}
+	if (!known)
+		known = table_lookup(s->reply);
+	else
+		known = NULL;
+	if (known)
+		s->own += snat_is_own(s, known);
+	s->is_free = !known;
+	return s->is_free;
+}
+
+/* Searches for a free port, with SNAT_IS_FREE. If there is none, returns one that may be taken: of the same
+ * client, or of others if these have more of what was drawn. So a client that has all of its share
+ * takes nothing from those that have little. Zero: there is none.
+ *
+ * Kept out of line, since the first port is nearly always free. */
+static __noinline __u32 snat_search(__u64 hash, struct flow *reply, struct ct_entry *row)
+{
+	struct snat_search s = { .reply = reply, .row = row, .hash = hash };
+
+	bpf_loop(SNAT_TRIES - 1, snat_draw_again, &s, 0);
+	if (s.is_free)
+		return SNAT_IS_FREE | bpf_ntohs(reply->dport);
+	return s.is_own || s.own < s.others ? bpf_ntohs(s.port) : 0;
+}
+
+/* Claims a port that was found, and takes it from a flow that is not established and loses both
+ * rows. The request's may be that of a flow that the client has begun anew, from another port. A flow
+ * that is established meanwhile keeps its port: its row is in `ct` before it leaves `ct_half`, and
+ * ct_claim looks there last. */
+static __noinline int snat_take(__u32 port, struct flow *reply, struct ct_entry *row)
+{
+	struct ct_entry *known = NULL;
+	struct flow request;
+	__u32 gone = 0;
+
+	if (!port)
+		return SNAT_NONE;
+	snat_set(bpf_htons(port), reply);
+	if (!(port & SNAT_IS_FREE) && !table_lookup(reply))
+		known = bpf_map_lookup_elem(&ct_half, reply);
+	if (known) {
+		request = ct_back(reply, known);
+		known = bpf_map_lookup_elem(&ct_half, &request);
+		if (known && ct_leads(known, reply))
+			gone = !bpf_map_delete_elem(&ct_half, &request);
+		gone += !bpf_map_delete_elem(&ct_half, reply);
+		turnover_deleted(LRU_CT_HALF, gone);
+	}
+	ct_finish(reply, row);
+	if (!ct_claim(reply, row))
+		return SNAT_NONE;
+	return port & SNAT_IS_FREE ? SNAT_FREE : SNAT_TAKEN;
+}
+
+/* Claims a port of the node for the reply to a flow. */
+static __always_inline int snat_claim(const struct flow *flow, struct flow *reply, struct ct_entry *row)
+{
+	__u64 hash = ct_mix(ct_hash(flow), 0);
+
+	return snat_draw(hash, reply, row) ? SNAT_FREE : snat_take(snat_search(hash, reply, row), reply, row);
+}
