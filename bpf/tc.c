@@ -320,7 +320,7 @@ static __always_inline int tc_echo(struct __sk_buff *skb, const struct packet *p
 	if (p->is_fragment && a->verdict == VERDICT_REWRITE)
 		fragment_remember(p, a);
 	if (a->verdict == VERDICT_DROP)
-		return tc_drop(skb, p, a, leaving);
+		return leaving ? tc_refuse(skb, p, a, true) : tc_drop(skb, p, a, false);
 	return masquerade_echo(skb, p, a) ? tc_send(skb, &a->to, TC_WAY_STACK, leaving)
 					  : tc_mistake(skb, p, a, leaving);
 }

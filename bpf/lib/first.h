@@ -130,6 +130,20 @@ static __always_inline enum hook first_hook(const struct packet *p, const struct
 	return p->bounces ? HOOK_XDP : HOOK_TC;
 }
 
+/* The reply to a client that is refused. */
+static __always_inline enum answer first_answer(const struct packet *p)
+{
+	return p->flow.proto == IPPROTO_TCP ? ANSWER_RESET : ANSWER_UNREACHABLE;
+}
+
+/* Refuses a client for whom there is no port. Another node's packet is its client's to that node. */
+static __always_inline int first_turn_away(const struct packet *p, struct action *a)
+{
+	if (!p->is_unwrapped && !p->is_returned)
+		a->answer = first_answer(p);
+	return action_drop(a, REASON_NO_PORT);
+}
+
 /* Creates both rows of a flow, that of the reply first. A backend on this node sees the client's
  * own address. */
 static __always_inline int first_enter(void *ctx, const struct packet *p, struct action *a)
@@ -143,7 +157,7 @@ static __always_inline int first_enter(void *ctx, const struct packet *p, struct
 		first_enter_tunnel(p, &a->to);
 	outcome = first_claim_any(ctx, p, &a->to);
 	if (outcome == SNAT_NONE)
-		return action_drop(a, REASON_NO_PORT);
+		return first_turn_away(p, a);
 	if (outcome == SNAT_TAKEN)
 		count(first_hook(p, a), REASON_PORT_TAKEN, 0);
 	ct_finish(&p->flow, &a->to);
@@ -212,7 +226,7 @@ static __always_inline enum answer first_refusal(const struct packet *p, __u32 i
 
 	if (!service || word_len(*(volatile __u64 *)&service->words[SCOPE_ALL]))
 		return ANSWER_NONE;
-	return p->flow.proto == IPPROTO_TCP ? ANSWER_RESET : ANSWER_UNREACHABLE;
+	return first_answer(p);
 }
 
 /* Returns the flags of a flow. A pod keeps its address wherever the backend is, unless it is its

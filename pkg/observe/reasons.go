@@ -259,7 +259,8 @@ func reasonsOfFlows() []Reason {
 		},
 		{
 			Word: "no-port", Stops: true,
-			What: "The first packet of a flow is dropped. A client that tries again may succeed.",
+			What: "The first packet of a flow is dropped, and its client gets a TCP reset, or else an ICMP error (port unreachable; both " +
+				"families), as from a service without backends. A client that tries again may succeed.",
 			Cause: "Nearly every port that this node may use toward one backend on another node is in use, or, for packets of pods, toward one " +
 				"address, port and protocol outside, by flows that are established, or by others of clients that have fewer ports than this " +
 				"one. If pods are masqueraded, each of the two has half of `--snat-ports`, and one pod half of the pods' half.",

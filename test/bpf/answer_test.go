@@ -139,6 +139,85 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
+// So is a client for which there is no port, and a pod that sends to the outside.
+func TestNoPortIsSaid(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f family) {
+		k := f.kinds()
+		for _, proto := range []byte{tcp, udp} {
+			w.service(t, f.any+":30080", proto, maps.NodePort, f.pod+":8080", false)
+			for i := range 4 {
+				b, _ := w.borrow(t, f, netip.AddrPortFrom(f.nth(2+i), 4000).String(), proto)
+				w.keep(t, f, b)
+			}
+			in := packet{from: f.client + ":4000", to: f.node + ":30080", proto: proto, flags: syn, seq: 1000}
+			want := resetOf(in, 5)
+			if proto == udp {
+				want = refusalOf(f, host(f.node), host(f.client), k.unreachable, k.port, 0, in.bytes()[14:])
+			}
+			w.answered(t, "client", "no-port", toward(in.bytes()), want)
+		}
+	})
+}
+
+// The same for a pod that sends to the outside, whose pings count as well.
+func TestNoPortIsSaidToPods(t *testing.T) {
+	masked(t, func(t *testing.T, h *house, f family, hops byte) {
+		k := f.kinds()
+		for _, proto := range []byte{tcp, udp} {
+			for i := range 4 {
+				there := packet{from: addrPort(h.addrs[0], 1000+i), to: h.world + ":80", proto: proto, flags: syn, seq: 7}
+				h.pods[0].send(t, there)
+				there.from = f.snat + ":0"
+				from := h.outside.want(t, withTTL(there, hops))
+				back := packet{from: h.world + ":80", to: from, proto: proto, flags: syn | ack, seq: 1000, ack: 8}
+				h.outside.send(t, back)
+				back.to = addrPort(h.addrs[0], 1000+i)
+				h.pods[0].want(t, withTTL(back, hops))
+				there = packet{from: back.to, to: h.world + ":80", proto: proto, flags: ack, seq: 8, ack: 1001}
+				h.pods[0].send(t, there)
+				there.from = from
+				h.outside.want(t, withTTL(there, hops))
+			}
+			h.pods[0].send(t, packet{from: h.addrs[0] + ":2000", to: h.world + ":80", proto: proto, flags: syn, seq: 7})
+			if proto == udp {
+				h.pods[0].icmp(t, k.unreachable)
+				continue
+			}
+			h.pods[0].wantReset(t, h.world+":80", h.addrs[0]+":2000")
+		}
+		at := map[bool]int{true: 14 + 40 + 4, false: 14 + 20 + 4}[f.any == "[::]"]
+		ping := func(number uint32) {
+			h.pods[0].echo(t, message{from: host(h.addrs[0]), to: host(h.world), kind: k.echo, rest: number<<16 | 1, ttl: 64})
+		}
+		for number := range uint32(4) {
+			ping(100 + number)
+			rest := binary.BigEndian.Uint32(h.outside.icmp(t, k.echo)[at:])
+			h.outside.echo(t, message{from: host(h.world), to: host(f.snat), kind: k.reply, rest: rest, ttl: 64})
+			h.pods[0].icmp(t, k.reply)
+			ping(100 + number)
+			h.outside.icmp(t, k.echo)
+		}
+		ping(200)
+		h.pods[0].icmp(t, k.unreachable)
+		if n := h.counted(t, "no-port"); n != 3 {
+			t.Errorf("no-port was counted %d times, want 3", n)
+		}
+	})
+}
+
+// wantReset fails unless a reset of that connection comes out next.
+func (w *wire) wantReset(t *testing.T, from, to string) {
+	t.Helper()
+	frame, at := w.next(t, 5*time.Second), 14+20
+	if frame[12] == 0x86 {
+		at = 14 + 40
+	}
+	if have := flowOf(from, to, tcp); len(frame) < at+20 || frame[at+13] != rst|ack ||
+		binary.BigEndian.Uint16(frame[at:]) != netip.MustParseAddrPort(from).Port() || binary.BigEndian.Uint16(frame[at+2:]) != netip.MustParseAddrPort(to).Port() {
+		t.Errorf("want a reset of %v, have %x", have, frame)
+	}
+}
+
 // Answers go to single hosts, about whole packets, and never about answers.
 func TestNoAnswer(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {

@@ -232,6 +232,9 @@ func (s *step) noWay(allowed []int, wrote Row, ok bool) {
 		s.refuse("no way to any of %v was found", allowed)
 	}
 	s.drop(reason, string(reason))
+	if reason == NoPort && !s.isForwarded() {
+		s.nobody()
+	}
 }
 
 // hasNoWay reports whether a flow to a backend may be refused for a reason. Ports are picked at

@@ -207,7 +207,10 @@ func (s *step) fallBack(direct *Row) {
 		if !s.isCrowded(direct.Dest, snat) {
 			s.refuse("no port was found")
 		}
-		s.drop(NoPort, "fell back, no port")
+		if s.drop(NoPort, "fell back, no port"); !s.isReturned() {
+			s.behind = true // XDP has left it to tc
+			s.nobody()
+		}
 	default:
 		path := "fell back"
 		if s.isReturned() {
