@@ -81,6 +81,9 @@ __noinline int pod_fragment(struct __sk_buff *skb, struct packet *p, struct acti
 	if (!p || !a)
 		return POD_ON;
 	fragment_decide(p, a);
+	/* the rest of a datagram whose first fragment was refused */
+	if (a->verdict == VERDICT_PASS && side == CT_FROM_POD && !packet_is_icmp(p) && clusterip_is(&p->flow.daddr))
+		action_drop(a, REASON_NO_SERVICE);
 	if (a->verdict == VERDICT_DROP)
 		return pod_refuse(skb, p, a, side);
 	if (a->verdict == VERDICT_PASS || !ct_is_at(&a->to, side))
@@ -223,7 +226,8 @@ static __noinline int pod_serve(struct __sk_buff *skb, struct packet *p)
 __noinline int pod_dials(struct __sk_buff *skb, struct packet *p)
 {
 	return !p || !inside_read(skb, p) ||
-	       (inside_is_used(INSIDE_POD | INSIDE_NODE) && inside_is_known(&p->flow)) || first_frontend(p, true);
+	       (inside_is_used(INSIDE_POD | INSIDE_NODE) && inside_is_known(&p->flow)) || first_frontend(p, true) ||
+	       (inside_begins(skb, p) && clusterip_is(&p->flow.daddr));
 }
 
 /* Books the departure of a pod's packet, and slows down those who send to the pod. */
@@ -233,8 +237,8 @@ static __always_inline __u64 pod_book(struct __sk_buff *skb, __u32 ifindex, bool
 	return edt_book(skb, ifindex, PACE_OUT, is_v4);
 }
 
-/* Handles a packet of a pod that has a proxy, which is TCP or may be. One that a rate delays is
- * checked once more after the delay. */
+/* Handles a packet of a pod that has a proxy, which is TCP or may be. One that a rate delays is checked once more
+ * after the delay. */
 static __always_inline int pod_proxy(struct __sk_buff *skb, struct packet *p, __u32 proxy)
 {
 	__u32 ifindex = skb->ifindex;

@@ -13,6 +13,7 @@
 
 #include "lib/addr.h"
 #include "lib/affinity.h"
+#include "lib/clusterip.h"
 #include "lib/config.h"
 #include "lib/count.h"
 #include "lib/flows.h"
@@ -20,6 +21,7 @@
 #include "lib/optout.h"
 #include "lib/peer.h"
 #include "lib/probe.h"
+#include "lib/sockaddr.h"
 
 enum verdict {
 	VERDICT_PASS,
@@ -180,10 +182,24 @@ static __always_inline int sock_refuse(int errno)
 	return REFUSE;
 }
 
+/* Refuses what is for no service if it would lead nowhere. What an opted-out client sends may still be
+ * redirected, by its mesh for example. */
+static __always_inline enum verdict sock_refuse_nowhere(struct bpf_sock_addr *ctx, const struct svc_key *to)
+{
+	if (!clusterip_leads_nowhere(to) || optout_applies(bpf_get_netns_cookie(ctx)))
+		return VERDICT_PASS;
+	count(HOOK_SOCK, REASON_NO_SERVICE, 0);
+	return VERDICT_REFUSE;
+}
+
+/* A UDP socket may be connected to anything: libraries do that to learn their own address, and send
+ * nothing. */
 static __always_inline enum verdict sock_connect(struct bpf_sock_addr *ctx, struct dial *dial)
 {
 	enum verdict verdict = sock_resolve(ctx, dial);
 
+	if (verdict == VERDICT_PASS && dial->to.proto == IPPROTO_TCP)
+		verdict = sock_refuse_nowhere(ctx, &dial->to);
 	if (verdict == VERDICT_REWRITE)
 		verdict = sock_select(ctx, dial);
 	if (verdict == VERDICT_REWRITE)
@@ -242,7 +258,7 @@ static __always_inline enum verdict sock_send(struct bpf_sock_addr *ctx, struct 
 	if (verdict != VERDICT_REWRITE) {
 		if (flows)
 			flows_silence(flows, &dial->to.addr, dial->to.port);
-		return verdict;
+		return verdict == VERDICT_PASS ? sock_refuse_nowhere(ctx, &dial->to) : verdict;
 	}
 	flow = flows ? flows_find(flows, &dial->to.addr, dial->to.port) : NULL;
 	if (flow && sock_keeps(dial, flow)) {
@@ -296,39 +312,6 @@ static __always_inline int sock_bind(struct bpf_sock_addr *ctx, const struct svc
 		return PROCEED;
 	count(HOOK_SOCK, REASON_NODE_PORT, 0);
 	return sock_refuse(EADDRINUSE);
-}
-
-static __always_inline struct svc_key ctx_key4(struct bpf_sock_addr *ctx)
-{
-	return (struct svc_key) {
-		.addr = addr_from_v4(ctx->user_ip4),
-		.port = ctx->user_port,
-		.proto = ctx->protocol,
-	};
-}
-
-static __always_inline struct svc_key ctx_key6(struct bpf_sock_addr *ctx)
-{
-	return (struct svc_key) {
-		.addr.word = { ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3] },
-		.port = ctx->user_port,
-		.proto = ctx->protocol,
-	};
-}
-
-static __always_inline void ctx_set4(struct bpf_sock_addr *ctx, const struct addr *addr, __be16 port)
-{
-	ctx->user_ip4 = addr->word[3];
-	ctx->user_port = port;
-}
-
-static __always_inline void ctx_set6(struct bpf_sock_addr *ctx, const struct addr *addr, __be16 port)
-{
-	ctx->user_ip6[0] = addr->word[0];
-	ctx->user_ip6[1] = addr->word[1];
-	ctx->user_ip6[2] = addr->word[2];
-	ctx->user_ip6[3] = addr->word[3];
-	ctx->user_port = port;
 }
 
 static __always_inline int apply4(struct bpf_sock_addr *ctx, enum verdict verdict, const struct backend *backend)

@@ -5,6 +5,7 @@
 
 #include "action.h"
 #include "affinity.h"
+#include "clusterip.h"
 #include "count.h"
 #include "ct.h"
 #include "event.h"
@@ -292,6 +293,17 @@ static __always_inline int first_point(const struct packet *p, struct svc *svc, 
 	return choice.backend->flags & BACKEND_LOCAL;
 }
 
+/* Refuses a pod's packet that begins a flow to where no service is. */
+static __always_inline int first_refuse_nowhere(const struct packet *p, struct action *a)
+{
+	struct svc_key key = { .addr = p->flow.daddr, .port = p->flow.dport, .proto = p->flow.proto };
+
+	if (!first_is_begun(p) || !clusterip_leads_nowhere(&key))
+		return 0;
+	a->answer = p->flow.proto == IPPROTO_TCP ? ANSWER_RESET : ANSWER_UNREACHABLE;
+	return action_drop(a, REASON_NO_SERVICE);
+}
+
 /* The same for a packet that may be for no service; such a packet passes. */
 static __always_inline int first_target(const struct packet *p, struct action *a, bool inside)
 {
@@ -300,7 +312,7 @@ static __always_inline int first_target(const struct packet *p, struct action *a
 	if (!svc && !inside && p->is_unwrapped)
 		svc = hosted_frontend(&p->flow);
 	if (!svc)
-		return 0;
+		return inside ? first_refuse_nowhere(p, a) : 0;
 	if (!inside && svc->kind == SVC_CLUSTER_IP && !cfg.external_clusterip)
 		return action_drop(a, REASON_CLUSTER_IP);
 	if (!inside && p->is_unwrapped && hosted_target(p, svc, a))

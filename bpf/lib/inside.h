@@ -54,6 +54,18 @@ static __always_inline bool inside_read(struct __sk_buff *skb, struct packet *p)
 	return true;
 }
 
+/* Reports whether a packet may begin a flow. Of TCP only a SYN does, so that packets of connections
+ * that go elsewhere cost nothing more. */
+static __always_inline bool inside_begins(struct __sk_buff *skb, const struct packet *p)
+{
+	__u32 l4 = sizeof(struct ethhdr) + (p->is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	struct tcphdr *tcp = (void *)(long)skb->data + l4;
+
+	if (p->flow.proto != IPPROTO_TCP)
+		return true;
+	return (void *)(tcp + 1) <= (void *)(long)skb->data_end && tcp->syn && !tcp->ack;
+}
+
 /* Reports whether a flow has a row, in either direction. The row may become another flow's before
  * it is read; then this flow no longer has one. Not static, to have a stack frame of its own. */
 __noinline int inside_is_known(const struct flow *flow)

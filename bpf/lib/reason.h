@@ -30,8 +30,7 @@ enum reason {
 	REASON_CLUSTER_IP,    /* an outside client dialed a ClusterIP: dropped */
 	REASON_SOURCE_RANGE,  /* the client is not in the service's source ranges: dropped */
 	REASON_TOO_BIG,	      /* exceeds the next link's MTU and must not be fragmented: dropped */
-	REASON_STRAY,	      /* forwarded by another node, but not to a frontend, or given back too
-				 late: dropped */
+	REASON_STRAY,	      /* forwarded by another node, but not to a frontend, or twice: dropped */
 	REASON_GIVEN_BACK,    /* replies would not leave by a device of ours: carried on by the node
 				 that forwarded the packet here */
 	REASON_NO_PORTS,      /* from a pod, needs the node's address but has no ports: dropped */
@@ -57,6 +56,8 @@ enum reason {
 	REASON_POD_SOURCE,    /* by a device of the node, from the address of a pod that does not send
 				 by it: dropped */
 	REASON_PORT_TAKEN,    /* no port was free, so one of a half-open flow was taken: carried on */
+	REASON_NO_SERVICE,    /* to an address of Services where none has that port, or that none has:
+				 refused */
 	REASONS,
 };
 

@@ -121,6 +121,9 @@ struct range_key {
 /* Used in place of a service index, which is never 0: the ranges of the cluster itself. */
 #define RANGES_INSIDE 0
 
+/* Likewise: the ranges from which Services get their ClusterIPs, and ClusterIPs outside of these. */
+#define RANGES_CLUSTER_IPS 0xffffffff
+
 enum range_bits {
 	RANGE_SERVICE_BITS = 32,
 	RANGE_BITS = 160, /* service and address */

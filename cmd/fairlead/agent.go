@@ -124,8 +124,8 @@ func reporter(log *slog.Logger, events eventSink) func(model.Key, string, model.
 			level, tell = slog.LevelInfo, eventSink.Notice
 		}
 		log.Log(context.Background(), level, problem.Message, "object", key.String(), "reason", problem.Reason)
-		// The API server does not know a pod that the runtime did not name.
-		if events != nil && key.Namespace != "" {
+		// The API server does not know a pod that the runtime did not name, nor an option.
+		if events != nil && (key.Namespace != "" || key.Kind == model.KindServiceCIDR && uid != "") {
 			tell(events, key, uid, problem.Reason, problem.Message)
 		}
 	}

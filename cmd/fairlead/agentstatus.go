@@ -55,6 +55,7 @@ func (a *agent) complete(s *observe.Status, err error) {
 			s.Reconcile.Verify.Mended += o.Mended
 		}
 	}
+	s.ServiceRanges = a.serviceRanges()
 	s.OptOut, s.Flows, s.Ways = optOutStatus(a.optOuts()), a.flowStatus(), a.wayStatus()
 	s.PodNetwork, s.Policies, s.Sockmap = a.podStatus(), a.policies.status(), a.accelerator.status()
 	s.Disbelieved = a.nodes.Refused()
@@ -95,4 +96,14 @@ func attachmentStatus(from *datapath.Attachment) *observe.AttachmentStatus {
 		s.Families = append(s.Families, observe.FamilyProof{Family: p.Family, State: observe.ProofState(p.State), Why: p.Why})
 	}
 	return s
+}
+
+// serviceRanges returns the ranges from which Services get their ClusterIPs.
+func (a *agent) serviceRanges() *observe.ServiceRanges {
+	objects, refuses := a.store.ServiceCIDRs()
+	ranges := &observe.ServiceRanges{Refuses: refuses}
+	for _, object := range objects {
+		ranges.Ranges = append(ranges.Ranges, object.CIDRs...)
+	}
+	return ranges
 }

@@ -19,7 +19,7 @@ func serversFile(cfg *config.Config) string { return filepath.Join(cfg.StateDir,
 func newKubeSource(cfg *config.Config, store *model.Store, log *slog.Logger) (source, cluster, error) {
 	src, err := kube.New(kube.Config{
 		Kubeconfig: cfg.Kubeconfig, Servers: cfg.Servers(), ServersFile: serversFile(cfg),
-		NodeName: cfg.NodeName, Accelerations: cfg.Sockmap == "true", PodsOnly: cfg.AcceleratesOnly(), Version: version(), Store: store, Log: log,
+		NodeName: cfg.NodeName, Accelerations: cfg.Sockmap == "true", ServiceCIDRs: cfg.ServiceCIDRs == "auto", PodsOnly: cfg.AcceleratesOnly(), Version: version(), Store: store, Log: log,
 	})
 	if err != nil {
 		return nil, cluster{}, err

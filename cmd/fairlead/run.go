@@ -40,6 +40,9 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		return err
 	}
 	store := model.NewStore(cfg.NodeName)
+	if ranges, fixed := cfg.ServicePrefixes(); fixed {
+		store.FixServiceRanges(ranges, len(ranges) == 0)
+	}
 	packets, err := packetsOf(cfg, store)
 	if err != nil {
 		return err

@@ -561,7 +561,8 @@ const (
 	MapsReasonREASON_TUNNEL_SOURCE MapsReason = 32
 	MapsReasonREASON_POD_SOURCE    MapsReason = 33
 	MapsReasonREASON_PORT_TAKEN    MapsReason = 34
-	MapsReasonREASONS              MapsReason = 35
+	MapsReasonREASON_NO_SERVICE    MapsReason = 35
+	MapsReasonREASONS              MapsReason = 36
 )
 
 type MapsService struct {

@@ -53,6 +53,8 @@ type Config struct {
 
 	ServiceQuota, NamespaceQuota string // limits, which package lb checks
 
+	ServiceCIDRs string // auto, off, or comma-separated networks
+
 	// Clients outside.
 	Devices, XDP, NodePortAddresses, NodePortRange, SnatPorts, ExternalClusterIP, VIPPing, DSR, DSRAccept string
 
@@ -110,6 +112,15 @@ func (c *Config) SocketPath() string { return filepath.Join(c.StateDir, socketNa
 func (c *Config) PodPrefixes() []netip.Prefix {
 	list, _ := parsePrefixes(c.PodCIDRs) // checked by Load
 	return list
+}
+
+// ServicePrefixes returns the networks in the option service-cidrs, and whether it has any or is off.
+func (c *Config) ServicePrefixes() (list []netip.Prefix, fixed bool) {
+	if c.ServiceCIDRs == "auto" {
+		return nil, false
+	}
+	list, _ = parsePrefixes(c.ServiceCIDRs) // checked by Load; "off" is none
+	return list, true
 }
 
 // NativePrefixes returns the networks in the option native-cidrs.

@@ -294,6 +294,13 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.PodNetwork },
 		},
 		{
+			Name: "service-cidrs", Default: "auto", check: autoOffOrPrefixes,
+			Usage: "the networks from which Services get their ClusterIPs. What pods and processes of the node send to where no Service is in these, or to a " +
+				"port that a ClusterIP does not have, is refused at once. auto: as the cluster's ServiceCIDRs say, which Kubernetes has from 1.33 on; off: " +
+				"nothing is refused; or comma-separated networks",
+			field: func(c *Config) *string { return &c.ServiceCIDRs },
+		},
+		{
 			Name: "pod-cidrs", Shown: "the Node's spec.podCIDRs", check: apart,
 			Usage: "comma-separated networks from which pods on this node get addresses: one IPv4 and one IPv6 address each, if there are networks of " +
 				"both families",

@@ -56,3 +56,14 @@ func prefixes(value string) error {
 	_, err := parsePrefixes(value)
 	return err
 }
+
+// autoOffOrPrefixes accepts "auto", "off", or at least one network.
+func autoOffOrPrefixes(value string) error {
+	if value == "auto" || value == "off" {
+		return nil
+	}
+	if list, err := parsePrefixes(value); err != nil || len(list) == 0 {
+		return errors.New("neither auto nor off nor a list of networks such as 10.96.0.0/12")
+	}
+	return nil
+}

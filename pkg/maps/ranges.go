@@ -19,6 +19,10 @@ type Range struct {
 // Inside stands in for a service: its ranges are the cluster's own addresses.
 const Inside = uint32(0)
 
+// ClusterIPs stands in for a service likewise: its ranges are those from which Services get their
+// ClusterIPs, and ClusterIPs outside of these. What leads nowhere there is refused.
+const ClusterIPs = ^uint32(0)
+
 // rangeBatch is how many rows one system call transfers.
 const rangeBatch = 4096
 

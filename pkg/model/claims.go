@@ -70,7 +70,9 @@ func (x *nodeIndex) pod(addr netip.Addr) (node string, ok bool) {
 // one of them may have changed thereby.
 func (s *Store) claimAddrs(service *Service) {
 	for _, addr := range service.ClusterIPs {
-		s.claims.clusterIPs[addr]++
+		if s.claims.clusterIPs[addr]++; s.claims.clusterIPs[addr] == 1 {
+			s.ranges.moved++
+		}
 		s.markClaimants(addr)
 	}
 	for _, addr := range service.LoadBalancerIPs {
@@ -88,6 +90,7 @@ func (s *Store) releaseAddrs(service *Service) {
 		s.claims.clusterIPs[addr]--
 		if s.claims.clusterIPs[addr] == 0 {
 			delete(s.claims.clusterIPs, addr)
+			s.ranges.moved++
 		}
 		s.markClaimants(addr)
 	}

@@ -79,12 +79,13 @@ func (f Family) Unspecified() netip.Addr {
 // Kind is the kind of an object that wants frontends or that a status is reported about.
 type Kind uint8
 
-// The order matters: Services claim frontends before the host ports of Pods do. An acceleration
-// policy wants no frontends.
+// The order matters: Services claim frontends before the host ports of Pods do. Acceleration
+// policies and ServiceCIDRs want no frontends.
 const (
 	KindService Kind = iota
 	KindPod
 	KindAcceleration
+	KindServiceCIDR
 )
 
 // Key names one object that wants frontends. It is the unit in which objects become dirty and are
@@ -101,6 +102,8 @@ func (k Key) String() string {
 		return "pod:" + k.Name.String()
 	case KindAcceleration:
 		return "acceleration:" + k.Name.String()
+	case KindServiceCIDR:
+		return "servicecidr:" + k.Name.Name
 	}
 	return k.Name.String()
 }

@@ -38,6 +38,7 @@ type Store struct {
 	attached   map[Name][]*Attachment // those with host ports, by pod; the oldest first
 	claims     claims
 	servers    servers
+	ranges     serviceRanges
 	local      map[netip.Addr]struct{}     // addresses of this node's interfaces
 	nodeAddrs  map[netip.Addr]int          // number of Nodes with the address
 	tunnelEnds map[netip.Addr]map[Name]int // endpoints that are refused at a node, by Service
@@ -76,6 +77,7 @@ func NewStore(self string) *Store {
 		policies:   map[Name]*Acceleration{},
 		attached:   map[Name][]*Attachment{},
 		claims:     newClaims(),
+		ranges:     serviceRanges{objects: map[string]*ServiceCIDR{}},
 		nodeAddrs:  map[netip.Addr]int{},
 		tunnelEnds: map[netip.Addr]map[Name]int{},
 		self:       self,

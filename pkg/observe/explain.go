@@ -202,6 +202,7 @@ func explain(s *Snapshot, known facts, q Question) (*Explanation, error) {
 	service, frontend := x.frontend()
 	if frontend == nil {
 		x.e.Outcome = LeftAlone
+		x.refuseNowhere()
 		x.e.Nearest = nearest(s, q)
 		return x.e, nil
 	}
@@ -308,6 +309,19 @@ func (x *explainer) frontend() (*Service, *Frontend) {
 	}
 	x.e.Matched = "the row for every address of the node: " + why
 	return service, row
+}
+
+// refuseNowhere refuses what is for an address of Services but for no port of one. UDP sockets are
+// connected all the same, and their datagrams answered.
+func (x *explainer) refuseNowhere() {
+	addr := x.Destination.Addr()
+	_, row := x.row(maps.KeyOf(addr, x.Destination.Port(), x.Protocol))
+	i := slices.IndexFunc(x.snapshot.ClusterIPs, func(p netip.Prefix) bool { return p.Contains(addr) })
+	if i < 0 || row != nil || x.ofNode(addr) || x.optedOut() != nil {
+		return
+	}
+	x.e.Outcome = Refused
+	x.e.Reason = fmt.Sprintf("no service has %s/%s, and %s is for ClusterIPs", x.Destination, x.Protocol, x.snapshot.ClusterIPs[i])
 }
 
 // row finds the frontend of a key.

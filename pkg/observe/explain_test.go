@@ -391,3 +391,22 @@ func TestExplainProxy(t *testing.T) {
 		}
 	}
 }
+
+// What is for an address of Services but for no port of one is refused, unless the client is opted out,
+// a device of the node has the address, or clients outside may use it.
+func TestExplainNowhere(t *testing.T) {
+	for text, want := range map[string]Outcome{
+		"tcp 10.1.0.9 10.96.0.10:81": Refused, "udp 10.1.0.9 10.96.0.10:80": Refused, "tcp node 10.96.7.7:80": Refused, "tcp 10.1.0.9 10.97.0.1:80": LeftAlone,
+		"tcp 10.1.0.9 10.96.0.10:80": ToBackend, "tcp 10.1.0.9 10.96.0.77:80": LeftAlone, "tcp 10.1.0.9 192.0.2.1:81": LeftAlone,
+	} {
+		a := newAsked()
+		a.add(wants{name: "shop/outside/tcp4", frontends: map[string]uint32{"10.96.0.77:80": maps.ExternalOnly}})
+		a.Tables.Ranges = ranges{
+			{Service: maps.ClusterIPs, Prefix: netip.MustParsePrefix("10.96.0.0/16")}, {Service: maps.ClusterIPs, Prefix: netip.MustParsePrefix("192.0.2.0/24")},
+		}
+		e := a.ask(t, question(text))
+		if e.Outcome != want || want == Refused && !strings.Contains(e.Reason, "10.96.0.0/16 is for ClusterIPs") {
+			t.Errorf("%s: %s, %s; want %s", text, e.Outcome, e.Reason, want)
+		}
+	}
+}

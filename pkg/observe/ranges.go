@@ -29,6 +29,8 @@ func (s *Snapshot) takeRanges(table Ranges) error {
 			service.SourceRanges = append(service.SourceRanges, r.Prefix)
 		case r.Service == maps.Inside:
 			s.Inside = append(s.Inside, r.Prefix)
+		case r.Service == maps.ClusterIPs:
+			s.ClusterIPs = append(s.ClusterIPs, r.Prefix)
 		default:
 			s.Strays = append(s.Strays, SourceRange{r.Service, r.Prefix})
 		}
@@ -37,6 +39,7 @@ func (s *Snapshot) takeRanges(table Ranges) error {
 		slices.SortFunc(service.SourceRanges, netip.Prefix.Compare)
 	}
 	slices.SortFunc(s.Inside, netip.Prefix.Compare)
+	slices.SortFunc(s.ClusterIPs, netip.Prefix.Compare)
 	slices.SortFunc(s.Strays, compareRanges)
 	return err
 }
@@ -51,6 +54,9 @@ func (s *Snapshot) Ranges() []SourceRange {
 	for _, prefix := range s.Inside {
 		list = append(list, SourceRange{maps.Inside, prefix})
 	}
+	for _, prefix := range s.ClusterIPs {
+		list = append(list, SourceRange{maps.ClusterIPs, prefix})
+	}
 	for i := range s.Services {
 		for _, prefix := range s.Services[i].SourceRanges {
 			list = append(list, SourceRange{s.Services[i].Index, prefix})
@@ -61,7 +67,7 @@ func (s *Snapshot) Ranges() []SourceRange {
 }
 
 func dumpRanges(w io.Writer, s *Snapshot) {
-	labels := map[uint32]string{maps.Inside: "(inside the cluster)"}
+	labels := map[uint32]string{maps.Inside: "(inside the cluster)", maps.ClusterIPs: "(ranges of ClusterIPs)"}
 	for i := range s.Services {
 		labels[s.Services[i].Index] = s.Services[i].label()
 	}

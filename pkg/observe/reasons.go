@@ -204,6 +204,14 @@ func reasonsOfServices() []Reason {
 				"routes such addresses here, set `--external-clusterip`.",
 		},
 		{
+			Word: "no-service", Stops: true,
+			What: "A connection or datagram is refused: connect fails with ECONNREFUSED, a packet is answered by a TCP reset or by ICMP.",
+			Cause: "It is for a port that a ClusterIP does not have, perhaps of another protocol, or for an address in the cluster's ServiceCIDRs that no " +
+				"Service has, or none that this node knows of yet.",
+			Cure: "Find out who still uses the port or address: `fairlead monitor --reason no-service`. `fairlead explain` shows the nearest frontends, " +
+				"and `fairlead status` the ranges. If addresses in them are not for Services, correct --service-cidrs.",
+		},
+		{
 			Word: "source-range", Stops: true,
 			What: "The packet is dropped, and an existing flow ends.",
 			Cause: "The client is not in the Service's spec.loadBalancerSourceRanges. A client that comes through another NAT first, such as " +

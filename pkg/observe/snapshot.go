@@ -42,6 +42,8 @@ type Snapshot struct {
 	Dangling []Frontend `json:"dangling,omitempty"`
 	// Inside lists the addresses that the programs treat as inside the cluster.
 	Inside []netip.Prefix `json:"inside,omitempty"`
+	// ClusterIPs lists the ranges in which what is sent to no Service is refused.
+	ClusterIPs []netip.Prefix `json:"clusterIPs,omitempty"`
 	// Strays are source ranges of services that do not check ranges, or that do not exist.
 	Strays   []SourceRange `json:"strayRanges,omitempty"`
 	Counters []Counter     `json:"counters,omitempty"`

@@ -14,10 +14,12 @@ type Status struct {
 	Agent     *AgentStatus    `json:"agent,omitempty"`     // nil without an agent
 	Source    *SourceStatus   `json:"source,omitempty"`    // nil without an agent
 	Reconcile *ReconcileState `json:"reconcile,omitempty"` // nil without an agent, or before the maps exist
-	Datapath  DatapathStatus  `json:"datapath"`
-	OptOut    *OptOutStatus   `json:"optOut,omitempty"` // nil without an agent
-	Flows     *FlowStatus     `json:"flows,omitempty"`  // nil without an agent, or before its first look
-	Ways      *WayStatus      `json:"ways,omitempty"`   // likewise
+	// ServiceRanges is nil without an agent, or if it serves no Services.
+	ServiceRanges *ServiceRanges `json:"serviceRanges,omitempty"`
+	Datapath      DatapathStatus `json:"datapath"`
+	OptOut        *OptOutStatus  `json:"optOut,omitempty"` // nil without an agent
+	Flows         *FlowStatus    `json:"flows,omitempty"`  // nil without an agent, or before its first look
+	Ways          *WayStatus     `json:"ways,omitempty"`   // likewise
 	// PodNetwork is nil without an agent, or if pods get their network from another plugin.
 	PodNetwork *PodNetworkStatus `json:"podNetwork,omitempty"`
 	// Disbelieved are the claims of Nodes to addresses and networks that this node does not believe.

@@ -38,6 +38,9 @@ func (s *Status) WriteText(w io.Writer) error {
 	} else {
 		row("services", "%d, with %d frontends and %d backends", s.Services, s.Frontends, s.Backends)
 	}
+	if s.ServiceRanges != nil {
+		row("ClusterIPs", "%s", s.ServiceRanges.text())
+	}
 	if s.Reconcile != nil {
 		row("reconcile", "%s", s.Reconcile.text())
 	}

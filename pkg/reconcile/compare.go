@@ -14,7 +14,7 @@ import (
 type unit struct {
 	kind   unitKind
 	object model.Key   // for unitObject, and for a frontend that it owns
-	index  uint32      // for unitFree and unitBackend
+	index  uint32      // for unitFree, unitBackend and unitReserved
 	key    maps.SvcKey // for unitFrontend
 	stray  maps.Range  // for unitRange
 }
@@ -27,7 +27,7 @@ const (
 	unitFree                     // a row of services that no service uses
 	unitBackend                  // a row of backends that no service uses
 	unitRange                    // a row of src_ranges that its service does not want
-	unitInside                   // rows of src_ranges wanted by nodes
+	unitReserved                 // rows of src_ranges of a reserved index
 )
 
 // compareBuffers are reused for one service after another.
@@ -43,7 +43,10 @@ func (r *Reconciler) checkService(c *check, index uint32) (work int) {
 	switch {
 	case index == maps.Inside:
 		r.compareFree(c, index)
-		return r.compareInside(c)
+		for _, of := range r.reserved {
+			work += r.compareReserved(c, of)
+		}
+		return work
 	case s == nil:
 		r.compareFree(c, index)
 	case s.object != nil && s.object.services[0] == s:
@@ -77,8 +80,8 @@ func (r *Reconciler) compareUnit(c *check, u unit) {
 		r.compareBackend(c, u.index)
 	case unitRange:
 		r.compareStray(c, u.stray)
-	case unitInside:
-		r.compareInside(c)
+	case unitReserved:
+		r.compareReserved(c, r.reservedAt(u.index))
 	}
 }
 
@@ -118,8 +121,8 @@ func (r *Reconciler) mend(u unit) {
 		r.setName(u.index, "")
 	case unitBackend:
 		r.setOwner(u.index, 0)
-	case unitInside:
-		r.inside.unsure = true
+	case unitReserved:
+		r.reservedAt(u.index).unsure = true
 	case unitRange:
 		if err := r.mendRange(u.stray, u.object); err != nil {
 			r.checks.current.err = fmt.Errorf("verify the maps: %w", err)

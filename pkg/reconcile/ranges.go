@@ -156,7 +156,9 @@ func (r *Reconciler) adoptRanges() error {
 	if err != nil {
 		return fmt.Errorf("read the source ranges: %w", err)
 	}
-	slices.SortFunc(r.inside.list, netip.Prefix.Compare)
+	for _, s := range r.reserved {
+		slices.SortFunc(s.list, netip.Prefix.Compare)
+	}
 	for _, s := range r.byIndex {
 		if s != nil {
 			slices.SortFunc(s.ranges.list, netip.Prefix.Compare)
@@ -218,8 +220,8 @@ func (r *Reconciler) compareStray(c *check, row maps.Range) {
 	where, object := "service "+strconv.Itoa(int(row.Service)), model.Key{}
 	if s := r.byService(row.Service); s != nil && s.object != nil {
 		where, object = s.id().String(), s.object.key
-	} else if row.Service == maps.Inside {
-		where = whereInside
+	} else if s := r.reservedAt(row.Service); s != nil {
+		where = s.where
 	}
 	c.differ(unit{kind: unitRange, object: object, stray: row}, "range", where, "no row", row.Prefix.String())
 }
@@ -234,8 +236,8 @@ func (r *Reconciler) mendRange(row maps.Range, object model.Key) error {
 	if !found {
 		of.list = slices.Insert(of.list, at, row.Prefix)
 	}
-	if row.Service == maps.Inside {
-		r.inside.due = true
+	if s := r.reservedAt(row.Service); s != nil {
+		s.due = true
 	} else if r.byService(row.Service).object != nil {
 		r.cfg.Store.MarkDirty(object)
 	}
@@ -244,8 +246,8 @@ func (r *Reconciler) mendRange(row maps.Range, object model.Key) error {
 
 // rangesAt returns the known ranges of a service index, or nil if there should be none.
 func (r *Reconciler) rangesAt(index uint32) *ranges {
-	if index == maps.Inside {
-		return &r.inside.ranges
+	if s := r.reservedAt(index); s != nil {
+		return &s.ranges
 	}
 	if s := r.byService(index); s != nil {
 		return &s.ranges

@@ -42,6 +42,7 @@ func (w watchedRanges) Delete(rows []maps.Range) error {
 // written before its flag and its frontends, and deleted after both.
 func TestRangesOrder(t *testing.T) {
 	store := model.NewStore("node0")
+	store.FixServiceRanges(nil, true)
 	r := start(t, store, NewMemory(small), nil)
 	var log []string
 	r.tables.Ranges = watchedRanges{r.tables.Ranges, func(op string, rows []maps.Range) {
@@ -159,6 +160,9 @@ func TestRangesAreVerified(t *testing.T) {
 		{"too many", "shop/web:http/tcp4", "no row", "0.0.0.0/0", func() error { return r.tables.Ranges.Insert(row(1, "0.0.0.0/0")) }},
 		{"a node's, missing", whereInside, "203.0.113.1/32", "no row; 1 of 2 are missing",
 			func() error { return r.tables.Ranges.Delete(row(maps.Inside, "203.0.113.1/32")) }},
+		{"a ClusterIP's, missing", whereClusterIPs, "10.96.0.1/32", "no row; 1 of 1 are missing",
+			func() error { return r.tables.Ranges.Delete(row(maps.ClusterIPs, "10.96.0.1/32")) }},
+		{"no ClusterIP's", whereClusterIPs, "no row", "10.0.0.0/8", func() error { return r.tables.Ranges.Insert(row(maps.ClusterIPs, "10.0.0.0/8")) }},
 		{"no node's", whereInside, "no row", "0.0.0.0/0", func() error { return r.tables.Ranges.Insert(row(maps.Inside, "0.0.0.0/0")) }},
 		{"of nobody", "service 3", "no row", "0.0.0.0/0", func() error { return r.tables.Ranges.Insert(row(3, "0.0.0.0/0")) }},
 	} {
@@ -192,6 +196,7 @@ func TestStrayRangesGoAtStart(t *testing.T) {
 	if err := tables.Ranges.Insert([]maps.Range{{Service: 1, Prefix: netip.MustParsePrefix("0.0.0.0/0")}}); err != nil {
 		t.Fatal(err)
 	}
+	store.FixServiceRanges(nil, true)
 	r := start(t, store, tables, nil)
 	deliver(store, []*model.Service{guardedWeb("10.0.0.0/8")}, []*model.Slice{webSlice("10.1.0.1")})
 	if err := r.Settle(); err != nil {

@@ -56,7 +56,7 @@ type Reconciler struct {
 
 	objects   map[model.Key]*object
 	frontends frontends
-	inside    inside
+	reserved  []*reserved
 	backends  *lb.Indexes
 	services  *lb.Indexes
 	extents   *lb.Extents
@@ -143,7 +143,7 @@ func New(cfg Config) (*Reconciler, error) {
 		backends:  lb.NewIndexes(uint32(len(cfg.Tables.Backends))),
 		plan:      plan{known: map[maps.Backend]uint32{}},
 		services:  lb.NewIndexes(uint32(len(cfg.Tables.Services))),
-		inside:    inside{due: true},
+		reserved:  newReserved(&cfg),
 		extents:   lb.NewExtents(uint32(len(cfg.Tables.Slots))),
 		quotas:    quotas{limit: cfg.NamespaceQuota, namespaces: map[string]*share{}},
 		backlog:   backlog{late: map[model.Key]time.Time{}},
@@ -248,7 +248,7 @@ func (r *Reconciler) Pass() error {
 	if err := r.writeRows(); err != nil {
 		fail(err)
 	}
-	if err := r.writeInside(); err != nil {
+	if err := r.writeReserved(); err != nil {
 		fail(err)
 	}
 	if err := r.teardown(); err != nil {

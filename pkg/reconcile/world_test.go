@@ -355,6 +355,10 @@ func meaning(t *testing.T, tables *Tables) map[string]string {
 		said[whereInside] = fmt.Sprint(inside)
 		delete(sources, maps.Inside)
 	}
+	if clusterIPs := slices.Sorted(slices.Values(sources[maps.ClusterIPs])); len(clusterIPs) > 0 {
+		said[whereClusterIPs] = fmt.Sprint(clusterIPs)
+		delete(sources, maps.ClusterIPs)
+	}
 	for index := range tables.Services {
 		name := textOf(&tables.Names[index])
 		if name == "" {

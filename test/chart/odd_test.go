@@ -62,6 +62,7 @@ func TestOddValues(t *testing.T) {
 		"maglev.hashSeed":  {"0123456789abcdef", "0123456789abcde\n", strings.Repeat("é", 512), strings.Repeat("é", 513), strings.Repeat("a", 1024)},
 		"sockmap.selector": selector, "socketLB.optOutRuntimes": {"kata*", "a[", "a[b]", "a\\", "[^]", "a?", "a,b[", "", "a\nb"}, "socketLB.optOutMeshes": {"istio", "Istio", "none", "", "istio,none"},
 		"conntrack.udpTimeout": length,
+		"serviceCIDRs":         {"auto", "off", "Auto", "", "10.96.0.0/12", "10.96.0.0/12,fd00:96::/108", "10.96.0.0", "10.96.0.0/33", "::ffff:10.0.0.0/104", "10.96.0.0/12,", "10.96.0.0/12 ,fd00::/108", "10.96.0.0/12, fd00::/108"},
 		"quota.service":        {"slots=1", "slots=0", "slots=01", "slots=999999999", "slots=1000000000", "slot=1", "slots", "", "slots=1,", "slots=1,hosted=2", "slots=1,slots=2", "slots=1 ", "slots=1\n", "slots=-1"},
 	}
 	for _, form := range forms(t) {

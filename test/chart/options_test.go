@@ -122,7 +122,7 @@ func given() map[string]struct {
 		"nodeport-range":     {"31000-31999", "31000-31999"}, "opt-out-meshes": {[]string{"istio"}, "istio"},
 		"opt-out-runtimes": {[]string{"kata*", "kubevirt"}, "kata*,kubevirt"}, "pod-device": {"netkit", "netkit"}, "pod-network": {"main", "main"},
 		"ready-address": {"[::1]:3", "[::1]:3"}, "reset-stale-tcp": {true, "true"}, "routing": {"native", "native"},
-		"node-external-ips": {true, "true"}, "service-quota": {"slots=1", "slots=1"}, "namespace-quota": {"backends=2,slots=1", "backends=2,slots=1"},
+		"node-external-ips": {true, "true"}, "service-cidrs": {"10.96.0.0/12", "10.96.0.0/12"}, "service-quota": {"slots=1", "slots=1"}, "namespace-quota": {"backends=2,slots=1", "backends=2,slots=1"},
 		"snat-ports": {"40000-50000", "40000-50000"}, "vip-ping": {true, "true"}, "xdp": {"disabled", "off"},
 	}
 }

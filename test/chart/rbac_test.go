@@ -36,7 +36,7 @@ func TestRights(t *testing.T) {
 	all := render(t)
 	have := rights(t, all)
 	want := []string{"create /events", "list networking.k8s.io/networkpolicies", "patch /nodes", "patch /nodes/status"}
-	for _, of := range []string{"/services", "/nodes", "/namespaces", "/pods", "discovery.k8s.io/endpointslices"} {
+	for _, of := range []string{"/services", "/nodes", "/namespaces", "/pods", "discovery.k8s.io/endpointslices", "networking.k8s.io/servicecidrs"} {
 		want = append(want, "get "+of, "list "+of, "watch "+of)
 	}
 	slices.Sort(want)

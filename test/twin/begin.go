@@ -19,6 +19,11 @@ func (s *step) begin() {
 		return
 	}
 	found, ok := s.frontend(s.flow, s.at == fromPod)
+	if !ok && s.at == fromPod && s.mayBegin() && s.leadsNowhere() {
+		s.drop(NoService, "no service")
+		s.nobody()
+		return
+	}
 	if !ok {
 		s.pass("no frontend")
 		return
@@ -29,6 +34,25 @@ func (s *step) begin() {
 		return
 	}
 	s.beginOf(found)
+}
+
+// mayBegin reports whether a packet may be the first of a flow.
+func (s *step) mayBegin() bool {
+	return s.flow.Proto == protoUDP || s.flags&(SYN|ACK|RST) == SYN
+}
+
+// isOfServices reports whether an address is one for ClusterIPs, and not one of the node.
+func (n *Node) isOfServices(addr netip.Addr) bool {
+	_, own := n.Addresses[addr]
+	mapped := netip.AddrFrom16(addr.As16())
+	return !own && slices.ContainsFunc(n.ClusterIPs, func(p netip.Prefix) bool { return p.Contains(addr) || p.Contains(mapped) })
+}
+
+// leadsNowhere reports whether a packet is for an address of services, and none has that port. One
+// that pods may not use has it all the same.
+func (s *step) leadsNowhere() bool {
+	_, known := s.Frontends[Key{s.flow.Dest, s.flow.Proto}]
+	return !known && s.isOfServices(s.flow.Dest.Addr())
 }
 
 // beginOf handles the first packet of a flow to a frontend.

@@ -38,6 +38,10 @@ func (r *run) change(o operation) error {
 		before := r.node.Inside
 		r.node.Inside = o.Inside.Prefixes
 		return r.writeRanges(maps.Inside, before, o.Inside.Prefixes)
+	case o.ClusterIPs != nil:
+		before := r.node.ClusterIPs
+		r.node.ClusterIPs = o.ClusterIPs.Prefixes
+		return r.writeRanges(maps.ClusterIPs, before, o.ClusterIPs.Prefixes)
 	case o.Hosted != nil:
 		return r.changeHosted(o.Hosted)
 	case o.Served != nil:

@@ -389,5 +389,5 @@ func sound(frame []byte) bool {
 // reasons returns all reasons that packets are counted as.
 func reasons() []Reason {
 	return []Reason{NoBackend, TableRace, BadTable, FragmentCut, TTL, NoPort, NoAddress, FlowRace, FlowsFull, IsClusterIP, SourceRange, TooBig,
-		Stray, GivenBack, Spoofed, SpoofedLink, Neighbour, Router, DHCP, Loopback, Protocol, Malformed, Forged, PodSource, PortTaken}
+		Stray, GivenBack, Spoofed, SpoofedLink, Neighbour, Router, DHCP, Loopback, Protocol, Malformed, Forged, PodSource, PortTaken, NoService}
 }

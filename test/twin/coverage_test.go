@@ -116,6 +116,8 @@ func classes() []class {
 		{"pod, bad-table", "", 200},
 		{"pod, table-race", "", 180},
 		{"pod, no frontend", "", 1500},
+		{"pod, no service", ", told", 10},
+		{"pod, fragment, no service", "", 1},
 		{"pod, not dialled", ", to a pod", 900},
 		{"pod, not dialled, to a pod by the stack", "", 60},
 		{"for a pod, message, nobody's", "", 500},

@@ -3,6 +3,7 @@ package twin
 import (
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 )
 
 // generator makes up what happens next. It looks at the model to find flows that packets may belong
@@ -204,6 +205,18 @@ func (g *generator) hostedChange() operation {
 			}
 		}
 		return operation{Inside: inside}
+	}
+	if g.in100(25) {
+		ranges := &insideChange{}
+		for _, v4 := range []bool{true, false} {
+			if g.in100(70) {
+				addr := pick(g, slices.Concat(g.pools[v4].vips, g.pools[v4].strangers, g.pools[v4].clients))
+				bits := addr.BitLen() - pick(g, []int{0, 8})
+				prefix, _ := addr.Prefix(bits)
+				ranges.Prefixes = append(ranges.Prefixes, prefix)
+			}
+		}
+		return operation{ClusterIPs: ranges}
 	}
 	if g.in100(20) {
 		return operation{Served: &servedChange{Device: 1 + g.IntN(2), Gone: g.in100(40)}}

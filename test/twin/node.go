@@ -52,6 +52,7 @@ const (
 	Forged      Reason = "forged"
 	PodSource   Reason = "pod-source"
 	PortTaken   Reason = "port-taken"
+	NoService   Reason = "no-service"
 )
 
 // Outcome is what must happen to a packet.

@@ -12,19 +12,20 @@ import (
 // memory changes. Operations can be written to a file, so that a sequence that once found a bug
 // survives changes of the generator.
 type operation struct {
-	In       *arrival        `json:"in,omitempty"`
-	Leaving  hexFrame        `json:"leaving,omitempty"`
-	Pod      *podFrame       `json:"pod,omitempty"`
-	Service  *serviceChange  `json:"service,omitempty"`
-	Frontend *frontendChange `json:"frontend,omitempty"`
-	Node     *nodeChange     `json:"node,omitempty"`
-	Route    *routeChange    `json:"route,omitempty"`
-	Told     *toldChange     `json:"told,omitempty"`
-	Inside   *insideChange   `json:"inside,omitempty"`
-	Hosted   *hostedChange   `json:"hosted,omitempty"`
-	Served   *servedChange   `json:"served,omitempty"`
-	Flow     *flowChange     `json:"flow,omitempty"`
-	Visit    *visitChange    `json:"visit,omitempty"`
+	In         *arrival        `json:"in,omitempty"`
+	Leaving    hexFrame        `json:"leaving,omitempty"`
+	Pod        *podFrame       `json:"pod,omitempty"`
+	Service    *serviceChange  `json:"service,omitempty"`
+	Frontend   *frontendChange `json:"frontend,omitempty"`
+	Node       *nodeChange     `json:"node,omitempty"`
+	Route      *routeChange    `json:"route,omitempty"`
+	Told       *toldChange     `json:"told,omitempty"`
+	Inside     *insideChange   `json:"inside,omitempty"`
+	ClusterIPs *insideChange   `json:"clusterIPs,omitempty"`
+	Hosted     *hostedChange   `json:"hosted,omitempty"`
+	Served     *servedChange   `json:"served,omitempty"`
+	Flow       *flowChange     `json:"flow,omitempty"`
+	Visit      *visitChange    `json:"visit,omitempty"`
 }
 
 // hexFrame is a frame that is written in hexadecimal.

@@ -116,6 +116,10 @@ func (s *step) isPlainlyNobodys() bool {
 	if s.content != ported && s.content != cut || s.flow.Proto == protoSCTP || s.l4 != s.l3+s.base() || s.first {
 		return false
 	}
+	opens := s.flow.Proto != protoTCP || s.content == ported && s.flags&(SYN|ACK) == SYN
+	if opens && s.isOfServices(s.flow.Dest.Addr()) {
+		return false
+	}
 	_, ok := s.frontend(s.flow, true)
 	return !ok && !s.isOfPods(s.flow)
 }

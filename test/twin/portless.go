@@ -19,11 +19,15 @@ func (s *step) datagram() datagram {
 // continued handles a later fragment, which goes where the flow of the first fragment goes.
 func (s *step) continued() {
 	flow, ok := s.datagrams[s.datagram()]
+	row, torn := s.find(flow)
+	if s.at == fromPod && (!ok && !s.isMessage() || ok && row == nil) && s.isOfServices(s.flow.Dest.Addr()) {
+		s.drop(NoService, "fragment, no service")
+		return
+	}
 	if !ok {
 		s.wait()
 		return
 	}
-	row, torn := s.find(flow)
 	switch {
 	case row == nil:
 		s.pass("fragment, of a flow that is gone")
@@ -43,6 +47,11 @@ func (s *step) continued() {
 	s.replaceEnds(frame, s.l3, row.Source.Addr().AsSlice(), row.Dest.Addr().AsSlice())
 	s.way(frame, row, "fragment")
 	s.waitBehind(row)
+}
+
+// isMessage reports whether a later fragment is of an ICMP message.
+func (s *step) isMessage() bool {
+	return s.v4 && s.flow.Proto == protoICMP || !s.v4 && s.flow.Proto == protoICMPv6
 }
 
 // cutOff handles a packet that ends within the TCP header: if it is a first fragment of a known

@@ -89,6 +89,7 @@ type Tables struct {
 	Backends          map[int]Backend
 	Ranges            map[int][]netip.Prefix
 	Inside            []netip.Prefix // the cluster's own addresses
+	ClusterIPs        []netip.Prefix // where what is for no service leads nowhere
 	Pings             map[netip.Addr]bool
 	Hosted            map[netip.AddrPort]int // backends on this node to which other nodes forward, with their service; 0: all services
 	Nodes             map[netip.Addr]bool    // all addresses of nodes

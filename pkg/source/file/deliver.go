@@ -14,6 +14,7 @@ type batch struct {
 	namespaces []*model.Namespace
 	pods       []*model.Pod
 	policies   []*model.Acceleration
+	cidrs      []*model.ServiceCIDR
 	ignored    int
 }
 
@@ -31,6 +32,8 @@ func (b *batch) add(o *object) {
 		b.pods = append(b.pods, value)
 	case *model.Acceleration:
 		b.policies = append(b.policies, value)
+	case *model.ServiceCIDR:
+		b.cidrs = append(b.cidrs, value)
 	default:
 		b.ignored++
 	}
@@ -64,11 +67,13 @@ func (s *Source) deliver(complete, changed bool, now time.Time) {
 		Namespaces:          len(b.namespaces),
 		Pods:                len(b.pods),
 		SocketAccelerations: len(b.policies),
+		ServiceCIDRs:        len(b.cidrs),
 		Ignored:             b.ignored,
 	}
 	s.log.Info("loaded manifests", "path", s.path, "files", len(s.files), "complete", s.synced,
 		"services", objects.Services, "endpointSlices", objects.EndpointSlices, "nodes", objects.Nodes,
-		"namespaces", objects.Namespaces, "pods", objects.Pods, "socketAccelerations", objects.SocketAccelerations, "ignored", objects.Ignored)
+		"namespaces", objects.Namespaces, "pods", objects.Pods, "socketAccelerations", objects.SocketAccelerations, "serviceCIDRs",
+		objects.ServiceCIDRs, "ignored", objects.Ignored)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.status.Objects = objects
@@ -81,6 +86,7 @@ func (b *batch) replace(store *model.Store) {
 	store.ReplaceNodes(b.nodes)
 	store.ReplaceNamespaces(b.namespaces)
 	store.ReplaceAccelerations(b.policies) // before ReplacePods, which closes Synced
+	store.ReplaceServiceCIDRs(b.cidrs)
 	store.ReplacePods(b.pods)
 }
 
@@ -103,5 +109,8 @@ func (b *batch) set(store *model.Store) {
 	}
 	for _, policy := range b.policies {
 		store.SetAcceleration(policy)
+	}
+	for _, cidr := range b.cidrs {
+		store.SetServiceCIDR(cidr)
 	}
 }

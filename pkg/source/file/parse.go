@@ -13,6 +13,7 @@ import (
 	"fairlead.io/fairlead/pkg/source"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/json"
 )
@@ -114,6 +115,9 @@ func (p *parser) object(in part, head metav1.TypeMeta) error {
 			completeSlice(&o)
 			return present(source.Slice(&o))
 		})
+	case "networking.k8s.io/v1 ServiceCIDR":
+		var o networkingv1.ServiceCIDR
+		return p.add(in, &o, &o.ObjectMeta, func() any { return present(source.ServiceCIDR(&o)) })
 	case "v1 Node":
 		var o corev1.Node
 		return p.add(in, &o, &o.ObjectMeta, func() any { return source.Node(&o) })
@@ -133,7 +137,7 @@ func (p *parser) object(in part, head metav1.TypeMeta) error {
 		return p.add(in, &o, &o.ObjectMeta, func() any { return source.Acceleration(&o) })
 	}
 	return in.errorf([]string{"kind"}, "kind %q of apiVersion %q is not supported: use Service, Node, Namespace, Pod or List of v1, EndpointSlice of "+
-		"discovery.k8s.io/v1, or SocketAcceleration of fairlead.io/v1alpha1",
+		"discovery.k8s.io/v1, ServiceCIDR of networking.k8s.io/v1, or SocketAcceleration of fairlead.io/v1alpha1",
 		head.Kind, head.APIVersion)
 }
 
@@ -147,7 +151,7 @@ func (p *parser) add(in part, into any, meta *metav1.ObjectMeta, translate func(
 	}
 	kind := reflect.TypeOf(into).Elem().Name()
 	switch {
-	case kind == "Node" || kind == "Namespace":
+	case kind == "Node" || kind == "Namespace" || kind == "ServiceCIDR":
 		meta.Namespace = ""
 	case meta.Namespace == "":
 		meta.Namespace = metav1.NamespaceDefault

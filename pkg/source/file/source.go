@@ -5,7 +5,7 @@
 //
 // The source reads all regular files *.yaml, *.yml and *.json directly in the directory whose names
 // do not start with a dot, and follows symbolic links. Each file may hold several documents and
-// Lists of the kinds Service, EndpointSlice, Node, Namespace, Pod and SocketAcceleration. Decoding
+// Lists of the kinds Service, EndpointSlice, Node, Namespace, Pod, ServiceCIDR and SocketAcceleration. Decoding
 // is strict, and the API server's defaults are applied, but nothing is allocated: a Service without
 // clusterIP is served on its externalIPs and load balancer addresses, and reported if it has none.
 // Pods that name another node are left out.

@@ -45,10 +45,12 @@ func TestEveryKindIsDelivered(t *testing.T) {
 	---
 	{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: s, labels: {kubernetes.io/service-name: web}}, addressType: IPv4, endpoints: []}
 	---
+	{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: kubernetes}, spec: {cidrs: [10.96.0.0/12]}}
+	---
 	{apiVersion: fairlead.io/v1alpha1, kind: SocketAcceleration, metadata: {name: a}, spec: {from: [{podSelector: {matchLabels: {app: web}}}], to: [{node: true}], ports: [80]}}
 	`))
 	r.scan()
-	want := Objects{Services: 1, EndpointSlices: 1, Nodes: 1, Namespaces: 1, Pods: 1, SocketAccelerations: 1, Ignored: 1}
+	want := Objects{Services: 1, EndpointSlices: 1, Nodes: 1, Namespaces: 1, Pods: 1, SocketAccelerations: 1, ServiceCIDRs: 1, Ignored: 1}
 	if got := r.source.Status().Objects; got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -57,6 +59,9 @@ func TestEveryKindIsDelivered(t *testing.T) {
 	}
 	if got := r.store.Self().Addrs; !slices.Equal(got, []netip.Addr{netip.MustParseAddr("192.0.2.1")}) {
 		t.Errorf("got node addresses %v", got)
+	}
+	if list, _ := r.store.ServiceCIDRs(); len(list) != 1 || fmt.Sprint(list[0].CIDRs) != "[10.96.0.0/12]" {
+		t.Errorf("got ServiceCIDRs %v", list)
 	}
 	if r.store.Pod(model.Name{Namespace: "default", Name: "p"}) == nil {
 		t.Error("the pod is missing")
@@ -166,7 +171,7 @@ func TestStatusAsJSON(t *testing.T) {
 	data, err := json.Marshal(r.source.Status())
 	r.must(err)
 	want := fmt.Sprintf(`{"path":%q,"synced":false,"watching":false,"files":0,`+
-		`"objects":{"services":0,"endpointSlices":0,"nodes":0,"namespaces":0,"pods":0,"socketAccelerations":0,"ignored":0}}`, r.dir)
+		`"objects":{"services":0,"endpointSlices":0,"nodes":0,"namespaces":0,"pods":0,"socketAccelerations":0,"serviceCIDRs":0,"ignored":0}}`, r.dir)
 	if diff := cmp.Diff(want, string(data)); diff != "" {
 		t.Errorf("before the first scan (-want +got):\n%s", diff)
 	}

@@ -29,6 +29,7 @@ type Objects struct {
 	Namespaces          int `json:"namespaces"`
 	Pods                int `json:"pods"`
 	SocketAccelerations int `json:"socketAccelerations"`
+	ServiceCIDRs        int `json:"serviceCIDRs"`
 	// Ignored counts valid objects that the agent does not use, such as headless Services and pods
 	// of other nodes.
 	Ignored int `json:"ignored"`

@@ -11,8 +11,7 @@ import (
 	"fairlead.io/fairlead/pkg/source"
 )
 
-// lackingEvery is the average time between two requests to a cluster without the
-// CustomResourceDefinition. Five thousand nodes then send fewer than a hundred requests a second in
+// lackingEvery is the average time between two requests to a cluster that lacks the kind. Five thousand nodes then send fewer than a hundred requests a second in
 // all.
 const lackingEvery = time.Minute
 

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -69,7 +70,7 @@ func newEvents(base *rest.Config, scheme *runtime.Scheme, node string, log *slog
 	}, nil
 }
 
-// Warn posts a warning about a Service, a Pod or a SocketAcceleration, unless it posted the same in
+// Warn posts a warning about a Service, a Pod, a SocketAcceleration or a ServiceCIDR, unless it posted the same in
 // the last ten minutes. It never blocks.
 func (e *Events) Warn(key model.Key, uid string, reason, message string) {
 	event := e.event(key, uid, reason, message)
@@ -142,10 +143,12 @@ func (e *Events) event(key model.Key, uid, reason, message string) *corev1.Event
 		kind = "Pod"
 	case model.KindAcceleration:
 		group, kind = source.AccelerationGroup(), "SocketAcceleration"
+	case model.KindServiceCIDR:
+		group, kind = networkingv1.SchemeGroupVersion, "ServiceCIDR"
 	}
 	now := metav1.NewTime(e.now())
 	return &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: eventName(key, uid, reason, message)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: cmp.Or(key.Namespace, metav1.NamespaceDefault), Name: eventName(key, uid, reason, message)},
 		InvolvedObject: corev1.ObjectReference{
 			APIVersion: group.String(), Kind: kind, Namespace: key.Namespace, Name: key.Name.Name, UID: types.UID(uid),
 		},

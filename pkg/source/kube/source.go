@@ -45,6 +45,9 @@ type Config struct {
 	// Accelerations makes the Source follow SocketAccelerations. Otherwise it needs no permission
 	// to read them.
 	Accelerations bool
+	// ServiceCIDRs makes the Source follow ServiceCIDRs, if the cluster has the kind. Otherwise it needs
+	// no permission to read them.
+	ServiceCIDRs bool
 	// PodsOnly makes the Source follow no Services, EndpointSlices and Nodes. It then needs no
 	// permission to read them, and they count as delivered.
 	PodsOnly bool
@@ -112,6 +115,9 @@ func New(cfg Config) (*Source, error) {
 		cfg.Store.ReplaceNodes(nil)
 	} else {
 		kinds = append(serviceKinds(&cfg, core, discovery, all), kinds...)
+		if cfg.ServiceCIDRs {
+			kinds = append(kinds, serviceCIDRs(&cfg, policies))
+		}
 	}
 	if cfg.Accelerations {
 		client, err := newClient(base, scheme, source.AccelerationGroup())
@@ -209,7 +215,7 @@ func (s *Source) Policies() *Policies { return s.policies }
 
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, source.AddAccelerations} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, source.AddAccelerations, source.AddServiceCIDRs} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("register types: %w", err)
 		}

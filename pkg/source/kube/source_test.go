@@ -40,6 +40,7 @@ func TestSource(t *testing.T) {
 		{"node event", testNodeEvent},
 		{"network policies", testPolicies},
 		{"policies of acceleration", testAccelerations},
+		{"ranges of Services", testServiceCIDRs},
 		{"from objects to rows", testToRows},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(newWorld(t, server)) })

@@ -114,7 +114,7 @@ func (s *state) lack() {
 	defer s.mu.Unlock()
 	s.end()
 	if !s.is.Lacking {
-		s.log.Info("the cluster has no such kind of object: its CustomResourceDefinition is not installed", "kind", s.kind)
+		s.log.Info("the cluster has no such kind of object: its CustomResourceDefinition is not installed, or its version has none", "kind", s.kind)
 	}
 	s.is.Lacking, s.is.Synced = true, true
 }

@@ -1,0 +1,27 @@
+package observe
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// ServiceRanges are the ranges from which Services get their ClusterIPs.
+type ServiceRanges struct {
+	Refuses bool           `json:"refuses"` // whether what is sent to nobody there is refused
+	Ranges  []netip.Prefix `json:"ranges,omitempty"`
+}
+
+func (s *ServiceRanges) text() string {
+	if !s.Refuses {
+		return "what is sent to nobody leaves the node, because of --service-cidrs=off"
+	}
+	if len(s.Ranges) == 0 {
+		return "other ports are refused; other addresses are not: the cluster has no ServiceCIDRs, and --service-cidrs names no networks"
+	}
+	words := make([]string, len(s.Ranges))
+	for i, cidr := range s.Ranges {
+		words[i] = cidr.String()
+	}
+	return fmt.Sprintf("from %s, where what is sent to nobody is refused", strings.Join(words, ", "))
+}
