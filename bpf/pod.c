@@ -237,8 +237,8 @@ static __always_inline __u64 pod_book(struct __sk_buff *skb, __u32 ifindex, bool
 	return edt_book(skb, ifindex, PACE_OUT, is_v4);
 }
 
-/* Handles a packet of a pod that has a proxy, which is TCP or may be. One that a rate delays is checked once more
- * after the delay. */
+/* Handles a packet of a pod that has a proxy, which is TCP or may be. One that a rate delays is
+ * checked once more after the delay. */
 static __always_inline int pod_proxy(struct __sk_buff *skb, struct packet *p, __u32 proxy)
 {
 	__u32 ifindex = skb->ifindex;

@@ -10,9 +10,9 @@
 #include "first.h"
 
 /* Reports whether a packet is for no backend that is known here, or replies to a flow's first packet
- * would not leave by a device of ours, by a FIB lookup for such a reply. If the client is on this node the lookup
- * yields no device. A packet that came with an IP option cannot be given back, because it does not tell which node
- * sent it. */
+ * would not leave by a device of ours, by a FIB lookup for such a reply. If the client is on this
+ * node the lookup yields no device. A packet that came with an IP option cannot be given back,
+ * because it does not tell which node sent it. */
 static __noinline int back_is_due(void *ctx, const struct packet *p, const struct action *a)
 {
 	struct hint *hint = hosted_hint();

@@ -3,10 +3,10 @@
  * back, see back.h, or the first packet does not fit with its encapsulation. They get this node's
  * address after all, and keep it: two rows replace the single one.
  *
- * A packet that is given back may be forged. So it counts only if a flow is known that is forwarded
- * to exactly this backend from exactly this address; and a flow that has been forwarded for a while
- * stays as it is. Otherwise the inner packet goes on as if the client had sent it, and the forger
- * could have sent that anyway. */
+ * A packet that is given back may be forged. So it counts only if it comes from a node, and a flow is
+ * known that is forwarded to exactly this backend from exactly this address; any other is left
+ * alone, with its headers. A flow that has been forwarded for a while stays as it is, and what is
+ * given back of it is dropped. */
 #pragma once
 
 #include "back.h"

@@ -12,8 +12,9 @@ enum {
 	FORWARDED_HEAD = 128, /* covers the IP header and what follows it */
 };
 
-/* Reports whether a packet's destination is on this node. That of a backend that no service has any
- * more is, too: its flows go on. */
+/* Reports whether the backend that a packet was forwarded to is on this node: a service here has it,
+ * or its route leads to no device of ours, as those of pods. The latter is true also of one that no
+ * service has any more, so that its flows go on. */
 static __noinline int forwarded_is_here(void *ctx, const struct packet *p)
 {
 	struct svc_key key = { .addr = p->flow.daddr, .hosted = HOSTED_BACKEND };

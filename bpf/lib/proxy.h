@@ -181,10 +181,10 @@ static __always_inline bool proxy_prepare(struct __sk_buff *skb, const struct pa
 	return true;
 }
 
-/* Decides about a packet of a pod that has a proxy, which is TCP or may be. Connections that the pod opens go to
- * the proxy, and so do packets of such connections. Replies to connections to the pod, and packets of connections
- * older than the proxy, go their way. `now`: the packet goes right away and is prepared. Not static, so that the
- * verifier walks it only once. */
+/* Decides about a packet of a pod that has a proxy, which is TCP or may be. Connections that the pod
+ * opens go to the proxy, and so do packets of such connections. Replies to connections to the pod,
+ * and packets of connections older than the proxy, go their way. `now`: the packet goes right away
+ * and is prepared. Not static, so that the verifier walks it only once. */
 __noinline int proxy_take(struct __sk_buff *skb, struct packet *p, __u32 proxy, bool now)
 {
 	enum parsed parsed = p ? read_packet(skb, p, 0) : PARSED_OTHER;

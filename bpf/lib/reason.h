@@ -30,7 +30,8 @@ enum reason {
 	REASON_CLUSTER_IP,    /* an outside client dialed a ClusterIP: dropped */
 	REASON_SOURCE_RANGE,  /* the client is not in the service's source ranges: dropped */
 	REASON_TOO_BIG,	      /* exceeds the next link's MTU and must not be fragmented: dropped */
-	REASON_STRAY,	      /* forwarded by another node, but not to a frontend, or twice: dropped */
+	REASON_STRAY,	      /* forwarded by another node, but not to a frontend, or given back too
+				 late: dropped */
 	REASON_GIVEN_BACK,    /* replies would not leave by a device of ours: carried on by the node
 				 that forwarded the packet here */
 	REASON_NO_PORTS,      /* from a pod, needs the node's address but has no ports: dropped */

@@ -2,7 +2,8 @@
 /* This file contains who may send to the tunnel between nodes, and what may come out of it. Nothing
  * in a packet of VXLAN is secret, and a node takes what comes out of its tunnel for what another
  * node's pods have sent. So pods reach no node's tunnel, nodes send to it from ports that nothing
- * else is given, and what comes out has a source that belongs behind the node that sent it, or behind no node. */
+ * else is given, and what comes out has a source that belongs behind the node that sent it, or
+ * behind no node. */
 #pragma once
 
 #include "cluster.h"
