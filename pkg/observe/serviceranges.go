@@ -14,14 +14,14 @@ type ServiceRanges struct {
 
 func (s *ServiceRanges) text() string {
 	if !s.Refuses {
-		return "what is sent to nobody leaves the node, because of --service-cidrs=off"
+		return "ClusterIPs that nobody has are not refused: --service-cidrs=off"
 	}
 	if len(s.Ranges) == 0 {
-		return "other ports are refused; other addresses are not: the cluster has no ServiceCIDRs, and --service-cidrs names no networks"
+		return "ports that a ClusterIP does not have are refused; ClusterIPs that nobody has are not: the cluster has no ServiceCIDRs, and --service-cidrs names no networks"
 	}
 	words := make([]string, len(s.Ranges))
 	for i, cidr := range s.Ranges {
 		words[i] = cidr.String()
 	}
-	return fmt.Sprintf("from %s, where what is sent to nobody is refused", strings.Join(words, ", "))
+	return fmt.Sprintf("ClusterIPs are from %s, where what is sent to nobody is refused", strings.Join(words, ", "))
 }

@@ -39,7 +39,7 @@ func (s *Status) WriteText(w io.Writer) error {
 		row("services", "%d, with %d frontends and %d backends", s.Services, s.Frontends, s.Backends)
 	}
 	if s.ServiceRanges != nil {
-		row("ClusterIPs", "%s", s.ServiceRanges.text())
+		row("ranges", "%s", s.ServiceRanges.text())
 	}
 	if s.Reconcile != nil {
 		row("reconcile", "%s", s.Reconcile.text())
