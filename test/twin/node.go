@@ -190,11 +190,11 @@ func (n *Node) Receive(frame []byte, device int, w Witness) (Outcome, error) {
 	return s.out, s.err
 }
 
-// isOfOpen reports whether a packet belongs to an established flow of which such packets come in. An
-// answer that keeps its destination is one that leaves.
+// isOfOpen reports whether a packet, also one that ends behind its ports, belongs to an established flow
+// of which such packets come in. An answer that keeps its destination is one that leaves.
 func (s *step) isOfOpen() bool {
 	row := s.Open[s.flow]
-	return row != nil && s.content == ported && row.isAt(comesIn) && !(row.Reply && row.Dest.Addr() == s.flow.Dest.Addr())
+	return row != nil && (s.content == ported || s.content == cut) && row.isAt(comesIn) && !(row.Reply && row.Dest.Addr() == s.flow.Dest.Addr())
 }
 
 // isFromPod reports whether the source of a packet is a pod of this node, also by its mapped IPv4
