@@ -122,6 +122,7 @@ func (s *step) leadsToFrontend(t tunnel) bool {
 	}
 	ends := endsOf(inner)
 	to, _ := netip.AddrFromSlice(ends[len(ends)/2:])
+	to = to.Unmap() // tables have IPv4 in that form
 	proto, l4 := inner[6], s.base()
 	if s.v4 {
 		if proto, l4 = inner[9], int(inner[0]&15)*4; l4 < 20 {
