@@ -61,6 +61,15 @@ static __always_inline __u64 window_turn(struct pod_window *w, __u64 now, __u64 
 	return wait > 2 * WINDOW_LONG && part > WINDOW_LEAST ? part - part / 4 : part;
 }
 
+/* Reports whether a packet is for a group, such as the node's own reports of its IPv6 groups. No
+ * sender of those reads the pod's window. */
+static __always_inline bool window_is_group(struct __sk_buff *skb)
+{
+	__u8 first;
+
+	return !bpf_skb_load_bytes(skb, 0, &first, sizeof(first)) && first & 1;
+}
+
 /* Notes that a packet for a pod has to wait for `wait` ns. CPUs that do this at the same time may
  * overwrite each other's notes; the next packet repeats them. */
 static __always_inline void window_note(struct __sk_buff *skb, struct pod_window *w, __u64 rate, __u64 now,
@@ -71,7 +80,7 @@ static __always_inline void window_note(struct __sk_buff *skb, struct pod_window
 	if (wait > WINDOW_LONG && part > WINDOW_PART)
 		part = WINDOW_PART;
 	w->part = part;
-	if (skb->len > WINDOW_SMALL && !(w->flows & bit))
+	if (skb->len > WINDOW_SMALL && !(w->flows & bit) && !window_is_group(skb))
 		w->flows |= bit;
 	flows = window_count(w->flows | w->flows_before);
 	bytes = rate / WINDOW_ALL * part / WINDOW_PART / (flows ? flows : 1);

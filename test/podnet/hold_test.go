@@ -94,6 +94,7 @@ func (w *town) held(t *testing.T, to netip.AddrPort, is bpf.MapsPodWindow) (wind
 	// A machine that pauses starts another round, which may have another part.
 	for range 5 {
 		same := w.tell(is)
+		w.sendsToGroup(w.pods[0])
 		w.must(w.outside.Do(func() (err error) {
 			window, err = windowOf(to)
 			return err
@@ -130,6 +131,21 @@ func (w *town) tell(is bpf.MapsPodWindow) (goesOn func() bool) {
 		w.must(m.PodPaces.Lookup(&key, &row))
 		return row.Window.Began == began
 	}
+}
+
+// sendsToGroup sends a packet from the node to all nodes on a pod's link, as the kernel's own reports
+// of groups are. It counts as no sender.
+func (w *town) sendsToGroup(p *pod) {
+	w.t.Helper()
+	w.must(w.ns.Do(func() error {
+		conn, err := net.Dial("udp6", fmt.Sprintf("[ff02::1%%%s]:9", p.device()))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, err = conn.Write(make([]byte, 200))
+		return err
+	}))
 }
 
 // windowAt returns the window that the next packet from a port announces that has this flag and no
