@@ -153,13 +153,32 @@ func TestForgedGeneve(t *testing.T) {
 	})
 }
 
-// What seems to be forwarded finds no flow but those that clients began: nobody forwards answers.
+// What seems to be forwarded finds no flow but those that clients began: nobody forwards answers. That
+// holds where the port that an answer comes to is a frontend's too, so that it is unwrapped.
 func TestForgedAnswer(t *testing.T) {
 	eachForgery(t, func(t *testing.T, g *forgery) {
 		server, masqueraded := g.f.client+":443", g.f.node+":61000"
 		answer := packet{from: server, to: masqueraded, proto: g.dialed.proto, flags: ack}
 		g.unwrapped(t, "an answer", g.m.make(g.f.snat, g.accomplice, answer.bytes()), packet{},
 			map[string]string{"ipip": "next", "geneve": "next", "opt": "stray"}[g.m.name])
+
+		backend := map[string]string{"0.0.0.0": "10.244.2.5", "[::]": "[fd03::5]"}[g.f.any] + ":8080"
+		g.service(t, g.f.any+":30090", g.dialed.proto, maps.NodePort, backend, false)
+		request := packet{from: g.f.client + ":4001", to: g.f.node + ":30090", proto: g.dialed.proto, flags: syn}
+		_, out := g.run(t, g.in, request.bytes())
+		snat := g.f.snat + ":" + portOf(out, g.f)
+		g.service(t, snat, g.dialed.proto, maps.LoadBalancer, g.accomplice, true)
+		g.hosts(t, g.accomplice)
+		answer = packet{from: backend, to: snat, proto: g.dialed.proto, flags: syn | ack, seq: 1000, ack: 1}
+		forged := g.m.make(g.f.snat, g.accomplice, answer.bytes())
+		g.unwrapped(t, "an answer of a flow that is half open", forged, packet{}, "stray")
+		request.flags, request.ack = ack, 1001
+		g.run(t, g.in, answer.bytes())
+		g.run(t, g.in, request.bytes())
+		if open, half := g.rows(t); open != 2 || half != 0 {
+			t.Errorf("%d rows are established and %d half open, want 2 and 0; counted: %v", open, half, g.reasons(t))
+		}
+		g.unwrapped(t, "an answer of an established flow", forged, packet{}, "stray")
 	})
 }
 
