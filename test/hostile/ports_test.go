@@ -1,7 +1,6 @@
 package hostile
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
@@ -265,16 +264,6 @@ func TestPortsOfForgedClients(t *testing.T) {
 	if n := near.drops("tc", "port-taken") - before; n < 1000 {
 		t.Errorf("the ports were not used up: port-taken was counted %d times", n)
 	}
-}
-
-// syn returns an IPv4 packet that begins a connection.
-func syn(from, to netip.AddrPort) []byte {
-	ends := append(from.Addr().AsSlice(), to.Addr().AsSlice()...)
-	tcp := binary.BigEndian.AppendUint16(nil, from.Port())
-	tcp = binary.BigEndian.AppendUint16(tcp, to.Port())
-	tcp = append(tcp, 0, 0, 0, 7, 0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0)
-	binary.BigEndian.PutUint16(tcp[16:], ^sum16(append(append(ends[:8:8], 0, 6, 0, 20), tcp...)))
-	return append(append([]byte{0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0}, ends...), tcp...)
 }
 
 const nodePort = `

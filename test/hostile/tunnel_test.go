@@ -2,7 +2,6 @@ package hostile
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -25,32 +24,8 @@ func inTunnel(node string, from, to netip.AddrPort, payload string) string {
 	packet = append(packet, 2)
 	packet = append(packet, sum[:5]...)
 	packet = append(packet, 2, 0, 0, 0, 0, 99)
-	udp := binary.BigEndian.AppendUint16(nil, from.Port())
-	udp = binary.BigEndian.AppendUint16(udp, to.Port())
-	udp = binary.BigEndian.AppendUint16(udp, uint16(8+len(payload)))
-	udp = append(append(udp, 0, 0), payload...)
-	if from.Addr().Is4() {
-		ip := []byte{0x45, 0, 0, byte(20 + len(udp)), 0, 1, 0, 0, 64, 17, 0, 0}
-		ip = append(append(ip, from.Addr().AsSlice()...), to.Addr().AsSlice()...)
-		binary.BigEndian.PutUint16(ip[10:], ^sum16(ip))
-		return string(append(append(packet, 8, 0), append(ip, udp...)...))
-	}
-	ip := append([]byte{0x60, 0, 0, 0, 0, byte(len(udp)), 17, 64}, from.Addr().AsSlice()...)
-	ip = append(ip, to.Addr().AsSlice()...)
-	binary.BigEndian.PutUint16(udp[6:], ^sum16(append(append(ip[8:40:40], 0, 0, 0, 17, 0, 0, 0, byte(len(udp))), udp...)))
-	return string(append(append(packet, 0x86, 0xdd), append(ip, udp...)...))
-}
-
-// sum16 returns the sum that checksums of the Internet are the complement of.
-func sum16(b []byte) uint16 {
-	var sum uint32
-	for i, c := range b {
-		sum += uint32(c) << (8 * ((i + 1) % 2))
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return uint16(sum)
+	packet = append(packet, etherType(from.Addr())...)
+	return string(append(packet, datagram(from, to, []byte(payload))...))
 }
 
 // TestTunnel is the attack of a pod, and of a host outside, that send to the tunnel of a node what
