@@ -42,7 +42,7 @@ static __always_inline bool forwarded_is(struct __sk_buff *skb, struct hint *hin
 
 	if (!unwrap_read(hint, p, data, end) || !cluster_sender(&hint->from))
 		return false;
-	if (hint->direct == DIRECT_GENEVE && bpf_ntohs(p->flow.sport) > GENEVE_LAST_SOURCE)
+	if (hint->direct == DIRECT_GENEVE && !cfg.any_source_port && bpf_ntohs(p->flow.sport) > GENEVE_LAST_SOURCE)
 		return false;
 	return hint->port ? unwrap_is_ours(hint, p, data, end) && forwarded_is_here(skb, p)
 			  : fallback_is_ours(hint, p, data, end);

@@ -21,7 +21,10 @@ struct packet_config {
 	/* nonzero: pods may have rates; the device at which packets that stay on the node wait */
 	__u32 pair;
 	/* nonzero: a tunnel leads to the pods of other nodes; its UDP port, in host byte order */
-	__u64 tunnel_port;
+	__u32 tunnel_port;
+	/* nonzero: other nodes may send through the tunnel and in Geneve from any source port, as they
+	 * did before these ports were reserved */
+	__u32 any_source_port;
 	/* mark, and above it tc_index, of packets that have passed the check at their pod's device,
 	 * drawn by the agent as it starts; zero: none has them */
 	__u64 checked;

@@ -17,8 +17,9 @@ static __always_inline bool tunnel_refuses(const struct packet *p)
 {
 	struct addr to = p->flow.daddr; /* as in pods_at */
 
-	return cfg.tunnel_port && p->flow.dport == bpf_htons(cfg.tunnel_port) && p->flow.proto == IPPROTO_UDP &&
-	       bpf_ntohs(p->flow.sport) < TUNNEL_FIRST_PORT && bpf_map_lookup_elem(&node_addrs, &to);
+	return cfg.tunnel_port && !cfg.any_source_port && p->flow.dport == bpf_htons(cfg.tunnel_port) &&
+	       p->flow.proto == IPPROTO_UDP && bpf_ntohs(p->flow.sport) < TUNNEL_FIRST_PORT &&
+	       bpf_map_lookup_elem(&node_addrs, &to);
 }
 
 /* Reads the address of the node that a packet came from through the tunnel. False: it did not come

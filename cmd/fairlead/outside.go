@@ -22,9 +22,10 @@ const procSys = "/proc/sys"
 // packetsOf returns the configuration for packets: those of clients outside, and of pods.
 func packetsOf(cfg *config.Config, store *model.Store) (*datapath.Packets, error) {
 	packets := &datapath.Packets{
-		XDP: devices.Mode(cfg.XDP), ExternalClusterIP: cfg.ExternalClusterIP == "true", AcceptDirect: cfg.AcceptsDSR(), HashKeys: lb.NewHashKeys(cfg.HashSeed),
-		Own:  func() []netip.Addr { return store.Self().Addrs },
-		Pods: cfg.PodNetwork == "main", Chained: cfg.PodNetwork == "chained" && cfg.Bandwidth == "true", IsPod: cni.IsDevice, Node: cfg.PodNetwork != "off",
+		XDP: devices.Mode(cfg.XDP), ExternalClusterIP: cfg.ExternalClusterIP == "true", AcceptDirect: cfg.AcceptsDSR(), AnySourcePort: cfg.TunnelSourcePorts == "any",
+		HashKeys: lb.NewHashKeys(cfg.HashSeed),
+		Own:      func() []netip.Addr { return store.Self().Addrs },
+		Pods:     cfg.PodNetwork == "main", Chained: cfg.PodNetwork == "chained" && cfg.Bandwidth == "true", IsPod: cni.IsDevice, Node: cfg.PodNetwork != "off",
 	}
 	if cfg.Routing == fabric.VXLAN {
 		packets.Tunnel, packets.TunnelPort = fabric.DeviceName, fabric.Port
@@ -91,7 +92,7 @@ func outsideStatus(from *datapath.OutsideStatus) *observe.OutsideStatus {
 	}
 	s := &observe.OutsideStatus{
 		Idle: from.Idle, Devices: []observe.DeviceStatus{}, Missing: from.Missing, Mended: from.Mended, Addr4: from.Addr4, Addr6: from.Addr6,
-		Tunnel4: from.Tunnel4, Tunnel6: from.Tunnel6, Unknown: from.Unknown, SnatPorts: from.SnatPorts.String(),
+		Tunnel4: from.Tunnel4, Tunnel6: from.Tunnel6, Unknown: from.Unknown, SnatPorts: from.SnatPorts.String(), AnyPort: from.AnySourcePort,
 	}
 	for _, d := range from.Devices {
 		of := observe.DeviceStatus{

@@ -427,7 +427,8 @@ type MapsPacketConfig struct {
 	Masquerade        uint16
 	Bypass            uint32
 	Pair              uint32
-	TunnelPort        uint64
+	TunnelPort        uint32
+	AnySourcePort     uint32
 	Checked           uint64
 	HashKey0          uint64
 	HashKey1          uint64

@@ -56,7 +56,7 @@ type Config struct {
 	ServiceCIDRs string // auto, off, or comma-separated networks
 
 	// Clients outside.
-	Devices, XDP, NodePortAddresses, NodePortRange, SnatPorts, ExternalClusterIP, VIPPing, DSR, DSRAccept string
+	Devices, XDP, NodePortAddresses, NodePortRange, SnatPorts, ExternalClusterIP, VIPPing, DSR, DSRAccept, TunnelSourcePorts string
 
 	// ResetStaleTCP is true or false.
 	ResetStaleTCP string

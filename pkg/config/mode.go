@@ -31,7 +31,7 @@ func always(value string) func(*Config) string { return func(*Config) string { r
 // for nothing.
 func idle() map[string]string {
 	return map[string]string{
-		"sockmap": "true", "cgroup-root": "", "devices": "none", "pod-network": "off", "routing": "none", "dsr": "off", "dsr-accept": "auto", "bbr": "false", "bandwidth": "false",
+		"sockmap": "true", "cgroup-root": "", "devices": "none", "pod-network": "off", "routing": "none", "dsr": "off", "dsr-accept": "auto", "tunnel-source-ports": "reserved", "bbr": "false", "bandwidth": "false",
 		"big-tcp": "false", "vip-ping": "false", "external-clusterip": "false", "reset-stale-tcp": "false", "l7-proxies": "", "cni-conf-dir": "",
 		"pod-cidrs": "", "native-cidrs": "", "masquerade-config": "", "healthz-address": "",
 	}

@@ -182,6 +182,12 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.DSRAccept },
 		},
 		{
+			Name: "tunnel-source-ports", Default: "reserved", Values: []string{"reserved", "any"},
+			Usage: "the source ports from which this node takes what other nodes send through the tunnel (--routing=vxlan) and in Geneve (--dsr=geneve). " +
+				"reserved: those that nodes use for nothing else; any: also others, while nodes are upgraded from a version that uses others",
+			field: func(c *Config) *string { return &c.TunnelSourcePorts },
+		},
+		{
 			Name: "vip-ping", Default: "false", Values: []string{"true", "false"},
 			Usage: "whether the node answers pings from outside to ClusterIPs, external IPs and load balancer addresses",
 			field: func(c *Config) *string { return &c.VIPPing },

@@ -39,6 +39,8 @@ type Packets struct {
 	Tunnel  string // name of the device that leads to the pods of other nodes; "" if there is none
 	// TunnelPort is the UDP port at which nodes receive what is sent through the tunnel.
 	TunnelPort uint16
+	// AnySourcePort is whether nodes may send through the tunnel and in Geneve from any source port.
+	AnySourcePort bool
 }
 
 // outside is the part of a Datapath that deals with devices.
@@ -210,13 +212,14 @@ type OutsideStatus struct {
 	Tunnel4, Tunnel6 netip.Addr
 	Unknown          []netip.Addr // addresses by which others know the node, but which it lacks
 	SnatPorts        portrange.Ports
+	AnySourcePort    bool
 }
 
 func (d *Datapath) outsideStatus() OutsideStatus {
 	s := OutsideStatus{
 		None: d.packets.Devices.None(), Idle: !d.servesDevices(), Devices: d.hooks.States(), Chosen: d.outside.found,
 		Missing: d.packets.Devices.Missing(d.outside.found), Mended: d.hooks.Mended(),
-		Addr4: d.outside.primary[0], Addr6: d.outside.primary[1], Unknown: d.outside.unknown, SnatPorts: d.packets.SnatPorts,
+		Addr4: d.outside.primary[0], Addr6: d.outside.primary[1], Unknown: d.outside.unknown, SnatPorts: d.packets.SnatPorts, AnySourcePort: d.packets.AnySourcePort,
 	}
 	if slices.ContainsFunc(s.Devices, func(of devices.State) bool { return of.Tunnel && of.TC != "" }) {
 		s.Tunnel4, s.Tunnel6 = d.outside.tunnel.Addr4, d.outside.tunnel.Addr6

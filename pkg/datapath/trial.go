@@ -249,7 +249,7 @@ func (d *Datapath) packetFields() (map[string]uint64, error) {
 		"tick_shift": uint64(tick.Shift), "external_clusterip": flag(d.packets.ExternalClusterIP), "growing": 0,
 		"bypass": flag(d.packets.Bypass), "masquerade": flag(d.packets.Masquerade), "own": 1,
 		"pair": uint64(d.packets.Pair), "dsr_accept": flag(d.packets.AcceptDirect), "tunnel_port": uint64(d.packets.TunnelPort),
-		"checked": uint64(d.checked),
+		"any_source_port": flag(d.packets.AnySourcePort), "checked": uint64(d.checked),
 	}
 	for i, key := range d.packets.HashKeys {
 		fields[fmt.Sprintf("hash_key%d", i)] = key

@@ -20,6 +20,7 @@ type OutsideStatus struct {
 	Tunnel6    netip.Addr     `json:"tunnel6,omitzero"`
 	Unknown    []netip.Addr   `json:"unknownAddresses,omitempty"` // addresses in the Node object that no device has
 	SnatPorts  string         `json:"snatPorts"`
+	AnyPort    bool           `json:"anySourcePort,omitempty"` // what nodes send through tunnels is taken from any source port
 	NotForward []string       `json:"notForwarding,omitempty"` // kernel settings that keep the node from forwarding
 }
 
@@ -93,6 +94,9 @@ func (o *OutsideStatus) text() string {
 			seen += ", or " + through + " through the tunnel" + o.tunnel()
 		}
 		text += fmt.Sprintf("; other nodes see %s, ports %s", seen, o.SnatPorts)
+	}
+	if o.AnyPort {
+		text += "; takes what other nodes send through tunnels from any source port, see --tunnel-source-ports"
 	}
 	if o.Mended > 0 {
 		text += fmt.Sprintf("; reattached %d times", o.Mended)

@@ -137,7 +137,7 @@ func reasonsOfPods() []Reason {
 			Cause: "A pod sends to the tunnel of a node, or something outside does from a port that no node's tunnel has. It may be an attempt to speak for other pods. " +
 				"A pod's VXLAN to other pods is not concerned.",
 			Cure: "Look into the sender: `fairlead monitor --reason tunnel-port`. A VXLAN of your own between pods and nodes needs another port. Nodes that run a version before this check " +
-				"send from other ports: bring all to one version.",
+				"send from other ports: [upgrade in two steps](migration.md#from-kube-proxy).",
 		},
 		{
 			Word: "tunnel-source", Stops: true,

@@ -153,6 +153,26 @@ func TestForgedGeneve(t *testing.T) {
 	})
 }
 
+// While nodes are upgraded, Geneve may come from the ports that an older version sent from.
+func TestGeneveFromAnyPort(t *testing.T) {
+	config := standardConfig()
+	config.AnySourcePort = 1
+	for _, m := range wrappings() {
+		if m.name != "geneve" {
+			continue
+		}
+		eachWith(t, config, func(t *testing.T, w *world, f family) {
+			g := newForgery(t, w, f, m, tcp)
+			pod := g.f.pod + ":8080"
+			want := g.dialed
+			want.to = pod
+			frame := m.make(g.f.snat, pod, g.dialed.bytes())
+			binary.BigEndian.PutUint16(portAt(frame), 50000)
+			g.unwrapped(t, "from an older node's port", frame, want, "")
+		})
+	}
+}
+
 // What seems to be forwarded finds no flow but those that clients began: nobody forwards answers. That
 // holds where the port that an answer comes to is a frontend's too, so that it is unwrapped.
 func TestForgedAnswer(t *testing.T) {

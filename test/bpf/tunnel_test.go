@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
@@ -101,10 +102,16 @@ func TestTunnelOfNodes(t *testing.T) {
 }
 
 // Only what comes from the ports of nodes' tunnels reaches the tunnel of this node, by whatever
-// address it is dialed.
+// address it is dialed. While nodes are upgraded, an older version's ports do too.
 func TestTunnelPortsOfNodes(t *testing.T) {
+	for _, anyPort := range []uint32{0, 1} {
+		t.Run(fmt.Sprintf("any=%d", anyPort), func(t *testing.T) { tunnelPortsOfNodes(t, anyPort) })
+	}
+}
+
+func tunnelPortsOfNodes(t *testing.T, anyPort uint32) {
 	config := standardConfig()
-	config.TunnelPort = 8472
+	config.TunnelPort, config.AnySourcePort = 8472, anyPort
 	for _, h := range hooks() {
 		if h.name != "tc" {
 			continue
@@ -126,6 +133,7 @@ func TestTunnelPortsOfNodes(t *testing.T) {
 		} {
 			before := w.counted(t, "tunnel-port")
 			verdict, _ := w.run(t, h.in, packet{from: tt.from, to: tt.to, proto: tt.proto}.bytes())
+			tt.drop = tt.drop && anyPort == 0
 			if got := w.counted(t, "tunnel-port") > before; got != tt.drop || (verdict == "drop") != tt.drop {
 				t.Errorf("%s: %s, counted %t, want %t", tt.what, verdict, got, tt.drop)
 			}

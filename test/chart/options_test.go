@@ -113,7 +113,7 @@ func given() map[string]struct {
 		"conntrack-tcp-timeout-close-wait": {"13s", "13s"}, "conntrack-tcp-timeout-closing": {"14s", "14s"},
 		"conntrack-tcp-timeout-established": {"3h", "3h"}, "conntrack-tcp-timeout-half-open": {"16s", "16s"},
 		"conntrack-tcp-timeout-reset": {"17s", "17s"}, "conntrack-udp-timeout": {"18s", "18s"}, "conntrack-udp-timeout-stream": {"19s", "19s"},
-		"devices": {[]string{"eth0", "bond*"}, "eth0,bond*"}, "dsr": {"geneve", "geneve"}, "dsr-accept": {true, "true"}, "external-clusterip": {true, "true"},
+		"devices": {[]string{"eth0", "bond*"}, "eth0,bond*"}, "dsr": {"geneve", "geneve"}, "dsr-accept": {true, "true"}, "tunnel-source-ports": {"any", "any"}, "external-clusterip": {true, "true"},
 		"external-ips": {"deny", "deny"}, "hash-seed": {`0123456789"abc<{{ }}`, `0123456789"abc<{{ }}`}, "healthz-address": {"[::1]:1", "[::1]:1"},
 		"host-routing": {"stack", "stack"}, "l7-proxies": {[]string{"envoy=15001", "waf=15002:pass"}, "envoy=15001,waf=15002:pass"},
 		"log-format": {"json", "json"}, "log-level": {"debug", "debug"}, "masquerade": {false, "false"}, "metrics-address": {":2", ":2"}, "mode": {"full", "full"},
