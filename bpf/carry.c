@@ -39,7 +39,8 @@ static __always_inline void carry_follow(const struct flow *flow, struct ct_entr
 	struct ct_entry *is = bpf_map_lookup_elem(&ct, flow);
 	bool torn = false;
 
-	if (!is || is->seal != row->seal || is->seen != row->seen || is->state != row->state)
+	if (!is || is->seal != row->seal || is->seen != row->seen || is->state != row->state ||
+	    is->seq_hi != row->seq_hi)
 		return;
 	if (!was) {
 		bpf_map_delete_elem(&ct, flow);
@@ -49,6 +50,7 @@ static __always_inline void carry_follow(const struct flow *flow, struct ct_entr
 	} else {
 		is->seen = was->seen;
 		is->state = was->state;
+		is->seq_hi = was->seq_hi;
 	}
 }
 

@@ -279,8 +279,8 @@ static __noinline int pod_send_near(struct __sk_buff *skb, struct packet *p, int
 }
 
 /* Sends a pod's packet to its destination at its time. If it leaves by a device it waits there.
- * Otherwise it waits before it is sent on, so that the receiver gets it in the usual way. */
-static __always_inline int pod_send(struct __sk_buff *skb, struct packet *p, const struct pod *to)
+ * Otherwise it waits before it is sent on, to arrive in the usual way. Out of line: the stack is full. */
+static __noinline int pod_send(struct __sk_buff *skb, struct packet *p, const struct pod *to)
 {
 	bool paced = cfg.pair;
 	__u64 at;

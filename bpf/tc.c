@@ -234,11 +234,12 @@ static __always_inline int tc_plain_fail(struct __sk_buff *skb, struct packet *p
 static __always_inline int tc_plain_direct(struct __sk_buff *skb, struct packet *p, struct action *a,
 					   const struct plain *plain, struct ct_entry *row)
 {
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct ct_entry *to = &a->to;
 	bool is_whole;
 
-	if (!to->ifindex || !route_is_complete(to) || !tc_plain_fits(skb, a, plain) ||
-	    !plain_touch(&p->flow, row, to))
+	if (data + plain->l4 + sizeof(struct udphdr) > end || !to->ifindex || !route_is_complete(to) ||
+	    !tc_plain_fits(skb, a, plain) || !(plain_follow(plain, data, row) && plain_touch(&p->flow, row, to)))
 		return PLAIN_UNKNOWN;
 	switch (wrap_mode(to)) {
 	case DIRECT_OPT:
@@ -282,7 +283,7 @@ static __always_inline int tc_plain(struct __sk_buff *skb, struct packet *p, str
 		return PLAIN_NOT;
 	if (to->ifindex && (!route_is_complete(to) || tc_is_too_big(skb, a)))
 		return PLAIN_NOT;
-	if (!plain_touch(&p->flow, row, to))
+	if (!(plain_follow(&plain, data, row) && plain_touch(&p->flow, row, to)))
 		return PLAIN_NOT;
 	forward = to->ifindex;
 	plain_rewrite(&plain, data, to, forward);
@@ -369,15 +370,22 @@ static __always_inline int tc_go(struct __sk_buff *skb, struct packet *p, struct
 	return tc_settle(skb, p, a, verdict);
 }
 
-/* Drops a packet for a pod that exceeds its receive rate. */
-__noinline int tc_late(struct __sk_buff *skb)
+/* Not inlined, to have a stack frame of its own, which is not there yet while the packet is read. */
+static __noinline int tc_drop_read(struct __sk_buff *skb, const struct packet *p, enum reason reason)
 {
-	struct packet p = {};
 	struct action a = {};
 
+	action_drop(&a, reason);
+	return tc_drop(skb, p, &a, false);
+}
+
+/* Drops a packet about which nothing has been decided. */
+__noinline int tc_drop_for(struct __sk_buff *skb, __u32 reason)
+{
+	struct packet p = {};
+
 	read_packet(skb, &p, 0);
-	action_drop(&a, REASON_JAM);
-	return tc_drop(skb, &p, &a, false);
+	return tc_drop_read(skb, &p, reason);
 }
 
 /* Sends a packet that would go to the stack straight to its pod, if possible. */
@@ -386,22 +394,20 @@ static __always_inline int tc_deliver(struct __sk_buff *skb, int verdict)
 	if (verdict != TC_NEXT || !cfg.bypass)
 		return verdict;
 	verdict = pods_enter(skb);
-	return verdict == PODS_LATE ? tc_late(skb) : verdict;
+	return verdict == PODS_LATE ? tc_drop_for(skb, REASON_JAM) : verdict; /* it exceeds the pod's rate */
 }
 
 /* Handles what was sent to a group, or to all on the link: no more than its source concerns us. */
 static __noinline int tc_group(struct __sk_buff *skb)
 {
 	struct packet p = {};
-	struct action a = {};
 
 	if (skb->pkt_type != 1 /* PACKET_BROADCAST */ && skb->pkt_type != 2 /* PACKET_MULTICAST */)
 		return TC_NEXT;
 	read_packet(skb, &p, 0);
 	if (tc_is_tagged(skb, &p) || !source_is_forged(&p))
 		return TC_NEXT;
-	action_drop(&a, REASON_POD_SOURCE);
-	return tc_drop(skb, &p, &a, false);
+	return tc_drop_read(skb, &p, REASON_POD_SOURCE);
 }
 
 static __always_inline int tc_receive(struct __sk_buff *skb, bool from_tunnel)
@@ -431,22 +437,11 @@ int tc_from_netdev(struct __sk_buff *skb)
 	return tc_receive(skb, false);
 }
 
-/* Drops what came out of the tunnel and does not belong there. */
-static __noinline int tc_tunnel_drop(struct __sk_buff *skb)
-{
-	struct packet p = {};
-	struct action a = {};
-
-	read_packet(skb, &p, 0);
-	action_drop(&a, REASON_TUNNEL_SOURCE);
-	return tc_drop(skb, &p, &a, false);
-}
-
 /* What comes out of the tunnel between nodes, which the tunnel's device delivers. */
 SEC("tc")
 int tc_from_tunnel(struct __sk_buff *skb)
 {
-	return tunnel_lets_out(skb) ? tc_receive(skb, true) : tc_tunnel_drop(skb);
+	return tunnel_lets_out(skb) ? tc_receive(skb, true) : tc_drop_for(skb, REASON_TUNNEL_SOURCE);
 }
 
 /* Decides about a leaving packet of an unknown flow. Not static, like tc_apply. */

@@ -353,12 +353,12 @@ static __always_inline int xdp_plain_direct(struct xdp_md *ctx, struct packet *p
 	struct ct_entry *to = &a->to;
 	bool is_whole;
 
-	if (!to->ifindex || data + sizeof(struct ethhdr) > end)
+	if (!to->ifindex || data + plain->l4 + sizeof(struct udphdr) > end)
 		return PLAIN_UNKNOWN;
 	if (to->ifindex != ctx->ingress_ifindex || !route_is_complete(to) || !xdp_is_to(data, to->smac))
 		return XDP_PASS;
 	if (!len || !xdp_takes(ctx, a, len + wrap_room(plain_is_v4(plain), wrap_mode(to))) ||
-	    !plain_touch(&p->flow, row, to))
+	    !(plain_follow(plain, data, row) && plain_touch(&p->flow, row, to)))
 		return PLAIN_UNKNOWN;
 	switch (wrap_mode(to)) {
 	case DIRECT_OPT:
@@ -400,7 +400,7 @@ static __always_inline int xdp_plain(struct xdp_md *ctx, struct packet *p, struc
 	if (forward ? to->ifindex != ctx->ingress_ifindex || !route_is_complete(to) || !xdp_is_to(data, to->smac)
 		    : !xdp_is_ours(ctx))
 		return XDP_PASS;
-	if (!plain_touch(&p->flow, row, to))
+	if (!(plain_follow(&plain, data, row) && plain_touch(&p->flow, row, to)))
 		return PLAIN_NOT;
 	plain_rewrite(&plain, data, to, forward);
 	rewrite_check(data + plain.check, plain_proto(&plain), to);

@@ -92,6 +92,7 @@ static __always_inline bool ct_copy(const struct ct_entry *row, __u64 sum, struc
 {
 	const volatile __u64 *from = (const volatile __u64 *)row;
 
+	((__u64 *)out)[8] = from[8]; /* not in the loop, which would then need the stack */
 	for (int i = 0; i < 8; i++) {
 		__u64 word = from[i];
 
@@ -143,6 +144,7 @@ __noinline int ct_touch_growing(const struct flow *flow, const struct ct_entry *
 	if (row) {
 		row->seen = to->seen;
 		row->state = to->state;
+		row->seq_hi = to->seq_hi;
 	}
 	return 0;
 }

@@ -11,9 +11,14 @@ static __noinline int decide_refresh(void *ctx, const struct packet *p, struct a
 	return ways_refresh(ctx, p, &a->to) ? table_replace(&p->flow, &a->to) : 0;
 }
 
-/* The state of a direction after a packet. */
-static __always_inline __u8 decide_state(const struct packet *p, __u8 state)
+/* The state of a direction after a packet. One that seems forged changes nothing, and neither does a
+ * SYN, whose sequence number is that of another connection. */
+static __always_inline __u8 decide_state(const struct packet *p, struct ct_entry *row, struct ct_entry *to)
 {
+	__u8 state = to->state;
+
+	if (first_is_syn(p) || !seq_fits(p, row, to))
+		return state;
 	if (p->tcp_flags & TCP_RST)
 		return CT_RESET;
 	if (p->tcp_flags & TCP_FIN)
@@ -24,7 +29,7 @@ static __always_inline __u8 decide_state(const struct packet *p, __u8 state)
 /* Marks a row of `ct` as used. `to` is its copy. True: for the first time in this tick. */
 static __always_inline bool decide_touch(const struct packet *p, struct ct_entry *row, struct ct_entry *to)
 {
-	__u8 state = decide_state(p, to->state);
+	__u8 state = decide_state(p, row, to);
 	__u32 now = ct_now();
 
 	if (state != to->state) {

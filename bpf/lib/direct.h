@@ -31,12 +31,20 @@ static __always_inline bool direct_cuts(const struct packet *p, struct action *a
 	return seen != now && ranges_enforce_again(p, a, &seen);
 }
 
+/* The state of the client after a packet. One that seems forged changes nothing, see seq.h. This node
+ * has no acknowledgments to compare: if the network has led the flow past it for a while, the end is
+ * not recognized, and the row lives as long as that of an idle connection. */
+static __always_inline __u8 direct_state(const struct packet *p, struct ct_entry *row, struct ct_entry *to)
+{
+	return first_is_syn(p) || seq_fits(p, row, to) ? first_direct_state(p, to->state) : to->state;
+}
+
 /* Decides by the row of such a flow. False: the flow has ended, or another node forwarded this
  * packet: that node has chosen itself, and a packet is not forwarded twice. */
 static __noinline int direct_decide(void *ctx, const struct packet *p, struct ct_entry *row, struct action *a)
 {
 	__u32 seen = a->to.seen, now = ct_now();
-	__u8 state = first_direct_state(p, a->to.state);
+	__u8 state;
 
 	if (direct_cuts(p, a, now))
 		return true;
@@ -46,6 +54,7 @@ static __noinline int direct_decide(void *ctx, const struct packet *p, struct ct
 	}
 	a->verdict = VERDICT_REWRITE;
 	a->is_first = a->to.state == CT_ANSWERED && first_is_begun(p);
+	state = direct_state(p, row, &a->to);
 	if (state != a->to.state) {
 		a->to.state = state;
 		row->state = state;

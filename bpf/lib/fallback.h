@@ -19,7 +19,7 @@
 
 /* Reports whether an encapsulated packet without a port belongs to a flow that is forwarded from the
  * address that it came to. */
-static __noinline int fallback_is_known(const struct hint *hint, const struct flow *inner)
+static __always_inline bool fallback_is_known(const struct hint *hint, const struct flow *inner)
 {
 	struct ct_entry row;
 
@@ -83,6 +83,7 @@ static __always_inline void fallback_enter(struct __sk_buff *skb, const struct p
 	a->answer = ANSWER_NONE;
 	a->to.flags &= CT_GUARDED;
 	a->to.state = CT_NEW;
+	a->to.seq_hi = 0;
 	a->verdict = VERDICT_REWRITE;
 	a->reason = REASON_NONE;
 	tc_enter(skb, p, a);

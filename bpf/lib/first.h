@@ -14,6 +14,7 @@
 #include "option.h"
 #include "ranges.h"
 #include "route.h"
+#include "seq.h"
 #include "snat.h"
 
 /* Initializes the row of a reply, which undoes the request's row, without its route and port. The
@@ -283,13 +284,12 @@ static __always_inline int first_point(const struct packet *p, struct svc *svc, 
 	if (reason != REASON_NONE || !choice.backend)
 		return action_drop(a, reason);
 	a->verdict = VERDICT_REWRITE;
-	a->to = (struct ct_entry) {
-		.saddr = p->flow.saddr,
-		.daddr = choice.backend->addr,
-		.sport = p->flow.sport,
-		.dport = choice.backend->port,
-		.flags = first_flags(p, svc, &choice, inside),
-	};
+	__builtin_memset(&a->to, 0, sizeof(a->to));
+	a->to.saddr = p->flow.saddr;
+	a->to.daddr = choice.backend->addr;
+	a->to.sport = p->flow.sport;
+	a->to.dport = choice.backend->port;
+	a->to.flags = first_flags(p, svc, &choice, inside);
 	return choice.backend->flags & BACKEND_LOCAL;
 }
 
@@ -363,6 +363,7 @@ static __always_inline int first_direct(void *ctx, const struct packet *p, struc
 		a->to.seal = ct_seal(&p->flow, &a->to);
 	}
 	a->to.state = first_direct_state(p, CT_ANSWERED);
+	a->to.seq_hi = packet_shakes_hands(p) ? seq_of(p) : 0;
 	a->is_first = first_is_begun(p);
 	if (route_is_elsewhere(p, &a->to))
 		a->to.state = CT_ANSWERED;

@@ -55,13 +55,27 @@ static __always_inline bool forwarded_has_option(struct __sk_buff *skb, const st
 	       option_is_there(p, (void *)(long)skb->data, (void *)(long)skb->data_end);
 }
 
+/* Gives a packet whose option was removed the destination that the option named. Not inlined, to have
+ * a stack frame of its own, which is gone while the packet is read. */
+static __noinline int forwarded_point(struct __sk_buff *skb, struct packet *p, const struct unmarked *to)
+{
+	struct action a = {};
+
+	a.to.daddr = to->addr;
+	a.to.dport = option_has_ports(p) ? to->port : p->flow.dport;
+	if (!forwarded_is_for_frontend(p, &a) || !skb_point(skb, p, &a))
+		return false;
+	p->flow.daddr = a.to.daddr;
+	p->flow.dport = a.to.dport;
+	return true;
+}
+
 /* Restores a packet that has our IP option. A packet that only looks as if it had one belongs to no
  * flow. */
 __noinline int tc_undirect(struct __sk_buff *skb, struct packet *p)
 {
 	struct hint *hint = hosted_hint();
 	struct unmarked to = {};
-	struct action a = {};
 	int found, parsed;
 
 	if (!p || !hint)
@@ -79,13 +93,7 @@ __noinline int tc_undirect(struct __sk_buff *skb, struct packet *p)
 	hint->backend = p->flow.daddr;
 	hint->port = p->flow.dport;
 	hint->direct = DIRECT_OFF; /* an option does not say which node added it */
-	a.to.daddr = to.addr;
-	a.to.dport = option_has_ports(p) ? to.port : p->flow.dport;
-	if (!forwarded_is_for_frontend(p, &a) || !skb_point(skb, p, &a))
-		return PARSED_OTHER;
-	p->flow.daddr = a.to.daddr;
-	p->flow.dport = a.to.dport;
-	return parsed;
+	return forwarded_point(skb, p, &to) ? parsed : PARSED_OTHER;
 }
 
 /* Restores a packet that another node forwarded. Returns how the restored packet was parsed. */

@@ -78,6 +78,9 @@ static __noinline int half_promote(const struct packet *p, struct action *a)
 	if (!ct_find(&ct_half, &back, &reply, &torn) || !ct_leads(&reply, &p->flow))
 		return 0;
 	reply.state = CT_OPEN;
+	/* what the client has just acknowledged; an SCTP server shows its tag with its next packet */
+	reply.seq_hi = p->flow.proto == IPPROTO_TCP ? seq_half(p->ack) : 0;
+	a->to.seq_hi = packet_shakes_hands(p) ? seq_of(p) : 0;
 	outcome = half_move_reply(p, &back, &reply);
 	if (outcome == HALF_LOST) {
 		ct_half_delete(&p->flow);

@@ -68,13 +68,12 @@ static __always_inline void masquerade_target(struct __sk_buff *skb, const struc
 	if (!masquerade_is_due(p) && !masquerade_clashes(skb, p))
 		return;
 	a->verdict = VERDICT_REWRITE;
-	a->to = (struct ct_entry) {
-		.saddr = p->flow.saddr,
-		.daddr = p->flow.daddr,
-		.sport = p->flow.sport,
-		.dport = p->flow.dport,
-		.flags = CT_POD | CT_STACK,
-	};
+	__builtin_memset(&a->to, 0, sizeof(a->to));
+	a->to.saddr = p->flow.saddr;
+	a->to.daddr = p->flow.daddr;
+	a->to.sport = p->flow.sport;
+	a->to.dport = p->flow.dport;
+	a->to.flags = CT_POD | CT_STACK;
 }
 
 /* A packet without ports or an identifier cannot share an address: its replies could be for any

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "ranges.h"
+#include "seq.h"
 #include "source.h"
 #include "ways.h"
 #include "wrap.h"
@@ -39,6 +40,11 @@ struct plain {
 static __always_inline bool plain_is_v4(const struct plain *p)
 {
 	return p->l4 == PLAIN_L3 + sizeof(struct iphdr);
+}
+
+static __always_inline __u8 plain_proto(const struct plain *p)
+{
+	return p->check == p->l4 + offsetof(struct tcphdr, check) ? IPPROTO_TCP : IPPROTO_UDP;
 }
 
 /* Excluded are packets without hops left, which are not forwarded; flags that begin or end a flow,
@@ -149,6 +155,28 @@ static __always_inline bool plain_touch(const struct flow *flow, struct ct_entry
 	return true;
 }
 
+/* Notes how far a TCP packet has brought its direction, see seq.h. False: it is not where its
+ * direction is, so it takes the long way. The ports and the sequence number are in the bytes that
+ * every packet on the short way has. */
+static __always_inline bool plain_follow(const struct plain *p, void *data, struct ct_entry *row)
+{
+	__u16 half, known;
+
+	if (plain_proto(p) != IPPROTO_TCP)
+		return true;
+	half = bpf_ntohs(*(__be16 *)(data + p->l4 + offsetof(struct tcphdr, seq)));
+	if (!half)
+		half = 1; /* as in seq_half */
+	known = row->seq_hi;
+	if (half == known)
+		return true;
+	if (!known || !seq_is_near(half, known))
+		return false;
+	if (half != (__u16)(known - 1))
+		row->seq_hi = half;
+	return true;
+}
+
 /* Copies a row of `ct_half` if its flow is answered by the backend directly and only the time has
  * to be noted. */
 static __always_inline bool plain_is_direct(const struct ct_entry *row, const struct flow *flow, __u64 sum,
@@ -192,6 +220,7 @@ static __always_inline __u64 plain_wrap(const struct plain *p, const struct flow
 	plain_hop(p, inner);
 	diff += plain_is_v4(p) ? wrap_header4(ip, inner + PLAIN_L3, to, is_geneve)
 			       : wrap_header6(ip, inner + PLAIN_L3, to, is_geneve);
+	asm volatile("" : "+r"(diff)); /* added up by now: the stack has no room for its parts */
 	if (is_geneve)
 		diff += wrap_tunnel(data + p->l4, to, plain_is_v4(p), wrap_number(ct_hash(flow)),
 				    plain_len(p, inner, inner + p->l4));
@@ -217,11 +246,6 @@ static __always_inline void plain_rewrite(const struct plain *p, void *data, con
 		rewrite_ip6(data + PLAIN_L3, to, forward);
 	if (forward)
 		rewrite_hosts(data, to);
-}
-
-static __always_inline __u8 plain_proto(const struct plain *p)
-{
-	return p->check == p->l4 + offsetof(struct tcphdr, check) ? IPPROTO_TCP : IPPROTO_UDP;
 }
 
 /* Returns the maps known to lack the packet's flow, an enum lacks, from the outcome of the short

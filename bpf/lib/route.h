@@ -68,16 +68,17 @@ static __always_inline void route_fill(void *ctx, const struct packet *p, struct
 	__builtin_memcpy(row->smac, way.smac, sizeof(row->smac));
 }
 
-/* Does that, and caches a complete result. Not inlined, to keep its stack out of its callers'. */
+/* Does that, and caches a complete result. Not inlined, to keep its stack out of its callers'. The
+ * time of the lookup is that of the row, which saves a variable: the stack is full. */
 static __noinline int route_ask(void *ctx, const struct packet *p, struct ct_entry *row)
 {
-	__u32 now = ct_now();
 	struct asked_way *asked;
 
+	row->seen = ct_now();
 	route_fill(ctx, p, row);
 	asked = route_is_complete(row) ? asked_row(row) : NULL;
 	if (asked)
-		asked_keep(asked, p->ifindex, row, now);
+		asked_keep(asked, p->ifindex, row, row->seen);
 	return 0;
 }
 

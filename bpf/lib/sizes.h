@@ -16,7 +16,7 @@ _Static_assert(sizeof(struct doomed) == 88, "a row has no hidden padding");
 _Static_assert(sizeof(struct carried) == 48, "a row has no hidden padding");
 _Static_assert(sizeof(struct collect_run) == 80, "a row has no hidden padding");
 _Static_assert(sizeof(struct flow) == 40, "a key has no hidden padding");
-_Static_assert(sizeof(struct ct_entry) == 64, "a row fits into a cache line");
+_Static_assert(sizeof(struct ct_entry) == 72, "key and row of an element are in three cache lines");
 _Static_assert(sizeof(struct datagram) == 40, "a key has no hidden padding");
 _Static_assert(sizeof(struct datagram_flow) == 16, "a value has no hidden padding");
 _Static_assert(sizeof(struct turnover) == 16, "a value has no hidden padding");

@@ -249,7 +249,7 @@ enum ct_state {
  * Everything that a packet of an established flow needs. Rows are hash elements, which the kernel
  * recycles while programs still read them. `seal` covers the flow and all fields above `seen`, and
  * every reader compares it. The fields below may be written in place: if the element has become
- * another flow's, that flow only looks younger or older, or closing until its next packet.
+ * another flow's, it only looks younger or older, or closing, or its end is recognized later.
  *
  * `seen` is in ticks, that is bpf_jiffies64() >> tick_shift. Each direction has its own; a flow was
  * last used when either direction was.
@@ -282,6 +282,8 @@ struct ct_entry {
 	__u8 flags; /* covered by the seal, unlike the fields around it */
 	__u8 state;
 	__u16 seal;
+	__u16 seq_hi; /* how far this direction has come, see seq.h; zero: not known */
+	__u8 pad[6];
 } __attribute__((aligned(8)));
 
 /* The datagram that a fragment belongs to. For IPv6 the key is the same whatever protocol a

@@ -159,6 +159,8 @@ type MapsCtEntry struct {
 	Flags    uint8
 	State    uint8
 	Seal     uint16
+	SeqHi    uint16
+	Pad      [6]uint8
 }
 
 type MapsCtFlag uint32

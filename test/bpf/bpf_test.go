@@ -5,6 +5,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.io/fairlead/pkg/bpf"
@@ -62,12 +63,16 @@ func (w *world) step(t *testing.T, s step) {
 // rows returns how many flows each map has.
 func (w *world) rows(t *testing.T) (open, half int) {
 	t.Helper()
-	var key, value [64]byte
-	for rows := w.maps.Ct.Iterate(); rows.Next(key[:40], value[:]); {
-		open++
-	}
-	for rows := w.maps.CtHalf.Iterate(); rows.Next(key[:40], value[:]); {
-		half++
+	var key bpf.MapsFlow
+	var row bpf.MapsCtEntry
+	for m, n := range map[*ebpf.Map]*int{w.maps.Ct: &open, w.maps.CtHalf: &half} {
+		rows := m.Iterate()
+		for rows.Next(&key, &row) {
+			*n++
+		}
+		if err := rows.Err(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return open, half
 }

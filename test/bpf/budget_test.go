@@ -36,6 +36,7 @@ func (w *world) bouncing(t *testing.T, proto uint8, from, to, newFrom, newTo str
 	t.Helper()
 	row := rowOf(newFrom, newTo, reply)
 	row.Ifindex, row.Dmac, row.Seen = 1, [6]uint8{2, 0, 0, 0, 0, 1}, w.tick(t, from, to)
+	row.SeqHi = 1 // the packets that follow have sequence number zero
 	w.plant(t, w.maps.Ct, flowOf(from, to, proto), row)
 }
 
@@ -61,6 +62,7 @@ func (w *world) first(t *testing.T, f family, from string, changed int32) (progr
 	w.tell(t, now-2+uint32(changed), now+1)
 	row := rowOf(from+":61001", f.pod+":8080", false)
 	row.Ifindex, row.Dmac, row.Seen = 1, [6]uint8{2, 0, 0, 0, 0, 1}, now-2
+	row.SeqHi = 1 // the packets that follow have sequence number zero
 	if from == f.client {
 		row.Flags, row.Ifindex, row.Dmac = uint8(bpf.MapsCtFlagCT_STACK), 0, [6]uint8{}
 	}
@@ -81,6 +83,7 @@ func (w *world) guarded(t *testing.T, f family, vip string, changed int32) (prog
 	w.tellGuards(t, now-2+uint32(changed))
 	row := rowOf(f.snat+":61002", f.pod+":8080", false)
 	row.Ifindex, row.Dmac, row.Seen, row.Flags = 1, [6]uint8{2, 0, 0, 0, 0, 1}, now-2, uint8(bpf.MapsCtFlagCT_GUARDED)
+	row.SeqHi = 1 // the packets that follow have sequence number zero
 	w.plant(t, w.maps.Ct, flowOf(client, vip, tcp), row)
 	return w.in, packet{from: client, to: vip, proto: tcp, flags: ack}.bytes()
 }

@@ -41,9 +41,13 @@ func (w *world) census(t *testing.T, name string) (c maps.Census, kept uint64) {
 		t.Fatal(err)
 	}
 	rows := 0
-	var key, value [64]byte
-	for list := m.Iterate(); list.Next(key[:m.KeySize()], value[:m.ValueSize()]); {
+	key, value := make([]byte, m.KeySize()), make([]byte, m.ValueSize())
+	list := m.Iterate()
+	for list.Next(key, value) {
 		rows++
+	}
+	if err := list.Err(); err != nil {
+		t.Fatal(err)
 	}
 	if c.Rows != rows {
 		t.Errorf("%s: the census has %d rows, there are %d", name, c.Rows, rows)

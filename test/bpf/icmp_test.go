@@ -2,10 +2,12 @@ package bpf
 
 import (
 	"bytes"
+	"github.com/cilium/ebpf"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
 )
 
@@ -69,16 +71,19 @@ func (w *world) errors(t *testing.T, name string, f family, c errorCase) {
 }
 
 // dump returns the rows of flows, to see whether something has changed them.
-func (w *world) dump(t *testing.T) map[[40]byte][64]byte {
+func (w *world) dump(t *testing.T) map[bpf.MapsFlow]bpf.MapsCtEntry {
 	t.Helper()
-	rows := map[[40]byte][64]byte{}
-	var key [40]byte
-	var value [64]byte
-	for list := w.maps.Ct.Iterate(); list.Next(&key, &value); {
-		rows[key] = value
-	}
-	for list := w.maps.CtHalf.Iterate(); list.Next(&key, &value); {
-		rows[key] = value
+	rows := map[bpf.MapsFlow]bpf.MapsCtEntry{}
+	var key bpf.MapsFlow
+	var row bpf.MapsCtEntry
+	for _, m := range []*ebpf.Map{w.maps.Ct, w.maps.CtHalf} {
+		list := m.Iterate()
+		for list.Next(&key, &row) {
+			rows[key] = row
+		}
+		if err := list.Err(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return rows
 }

@@ -358,9 +358,14 @@ func (w *town) steal(t *testing.T) {
 }
 
 func (w *town) flows(m *maps.Maps) (rows int) {
-	var key, row [64]byte
-	for list := m.CtHalf.Iterate(); list.Next(key[:40], row[:]); {
+	var key maps.Flow
+	var row maps.FlowRow
+	list := m.CtHalf.Iterate()
+	for list.Next(&key, &row) {
 		rows++
+	}
+	if err := list.Err(); err != nil {
+		w.t.Fatal(err)
 	}
 	return rows
 }

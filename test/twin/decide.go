@@ -7,6 +7,60 @@ func (s *step) decide() {
 	}
 }
 
+// upper returns what a row remembers of a sequence number or a tag.
+func upper(number uint32) uint16 { return max(1, uint16(number>>16)) }
+
+// reached returns how far a packet says that its direction has come.
+func (p *packet) reached() uint16 {
+	switch p.flow.Proto {
+	case protoTCP:
+		return upper(p.seq)
+	case protoSCTP:
+		return upper(p.ack)
+	}
+	return 0
+}
+
+// isNear reports whether a packet at some place continues what has come to another: by no more than the
+// longest packet, and a little before it if the last packets overtook it.
+func isNear(place, known uint16) bool { return place-known <= 8 || known-place == 1 }
+
+// counts reports whether a packet may change the state of its direction, which needs a sequence number
+// or an acknowledgment that somebody who guesses does not know. It notes how far the direction is.
+func (s *step) counts(row *Row) bool {
+	place, known := s.reached(), row.Reached
+	switch {
+	case place == known:
+		s.out.Place = "in place, there"
+		return true
+	case known == 0:
+		s.out.Place = "in place, unknown before"
+	case s.flow.Proto == protoTCP && isNear(place, known):
+		s.out.Place = "in place, further"
+	case s.flow.Proto == protoTCP && s.acknowledges(s.Open[row.back(s.flow.Proto)]):
+		s.out.Place = "in place, by what it acknowledges"
+	default:
+		s.out.Place = "out of place"
+		return false
+	}
+	if s.flags&RST == 0 && (known == 0 || known-place > again) {
+		row.Reached = place
+	}
+	return true
+}
+
+// acknowledges reports whether a packet acknowledges what the other direction has sent.
+func (s *step) acknowledges(other *Row) bool {
+	if s.flags&ACK == 0 || other == nil || !other.leads(s.flow) || other.Reached == 0 {
+		return false
+	}
+	acked := upper(s.ack)
+	return isNear(acked, other.Reached) || isNear(other.Reached, acked)
+}
+
+// again is how far back what is sent again may be.
+const again = 1024
+
 // after returns the state of a direction after the current packet.
 func (p *packet) after(state State) State {
 	switch {
@@ -58,7 +112,12 @@ const handshake = 128
 // use records that a row of an established flow was used, and reports whether for the first time in
 // this tick. A client that dials a flow that has ended does not keep it alive.
 func (s *step) use(row *Row) bool {
-	row.State = s.after(row.State)
+	if !s.begins() && s.counts(row) {
+		row.State = s.after(row.State)
+	}
+	if s.flags&(RST|FIN) != 0 {
+		s.out.Place += ", an end"
+	}
 	if row.Seen == s.Now || s.begins() {
 		return false
 	}
@@ -272,6 +331,10 @@ func (s *step) establish(row *Row, back Flow) {
 		}
 	}
 	opened.State, answer.State = s.after(Open), Open
+	opened.Reached = s.reached()
+	if s.flow.Proto == protoTCP {
+		answer.Reached = upper(s.ack)
+	}
 	if s.Open[s.flow] = &opened; s.Open[back] == nil {
 		s.Open[back] = &answer
 	}

@@ -21,6 +21,7 @@ func (s *step) enterDirect(backend Backend, guarded bool) {
 		row.Made = uint16(s.Now)
 	}
 	row.State = s.directAfter(row.State)
+	row.Reached = s.reached()
 	row.Way = s.wayOf(&row)
 	s.Half[s.flow] = &row
 	s.isNew = s.begins() || !s.shakesHands()
@@ -34,6 +35,9 @@ func (p *packet) directAfter(state State) State {
 	case p.flags&RST != 0:
 		return Reset
 	case p.begins():
+		if state == Answered {
+			return New
+		}
 		return state
 	case p.flags&FIN != 0 || state == Closing:
 		return Closing
@@ -48,10 +52,11 @@ func (s *step) direct(row *Row) bool {
 		return false
 	}
 	if row.State == Answered {
-		row.State = New
 		s.isNew = s.begins() || !s.shakesHands()
 	}
-	row.State = s.directAfter(row.State)
+	if s.begins() || s.counts(row) {
+		row.State = s.directAfter(row.State)
+	}
 	if seen := row.Seen; seen != s.Now && (!s.begins() || row.State == New) {
 		if row.Seen = s.Now; s.due(row, seen) {
 			row.Way = s.wayOf(row)

@@ -16,7 +16,6 @@ func knownInterference() []known {
 	const (
 		tunnel = "whatever reaches the tunnel's port of a node is taken out of the tunnel"
 		begins = "a reset ends a flow that is half open, whatever its sequence number, and its client has to dial again"
-		reset  = "a reset ends a flow, whatever its sequence number"
 	)
 	return []known{
 		{"a pod", "vxlan in UDP", tunnel},
@@ -24,7 +23,6 @@ func knownInterference() []known {
 		{"a pod of another node", "vxlan in UDP", tunnel},
 		{"a routed outsider", "vxlan in UDP", tunnel},
 		{"a blind host", earlyReset, begins},
-		{"a blind host", lateReset, reset},
 	}
 }
 

@@ -64,6 +64,7 @@ type Outcome struct {
 	Bounces bool     // XDP sends it back out of its device by itself
 	Limited bool     // an ICMP error, which is rate limited; beyond the limit the packet is dropped
 	Path    string   // the path through the model, for coverage
+	Place   string   // whether its numbers are those of its flow, for coverage
 	Inner   []byte   // the frame that came in, without its encapsulation
 	Touched []Flow   // flows whose rows the packet may have changed
 

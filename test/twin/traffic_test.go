@@ -92,9 +92,27 @@ func (g *generator) draftOf(flow Flow, reply bool) draft {
 		d.flags = g.requestFlags(row)
 	}
 	d.from, d.to, d.proto = flow.Source, flow.Dest, flow.Proto
+	g.place(&d, flow)
 	d.noSum = g.in100(10)
 	g.lengthen(&d)
 	return d
+}
+
+// place gives most packets of an established flow the numbers that it would have.
+func (g *generator) place(d *draft, flow Flow) {
+	row := g.rowOf(flow)
+	if row == nil || row.Reached == 0 {
+		return
+	}
+	near := func(reached uint16) uint32 { return uint32(reached-2+uint16(g.IntN(12)))<<16 | g.Uint32()>>16 }
+	switch other := g.rowOf(row.back(flow.Proto)); {
+	case flow.Proto == protoSCTP && g.in100(80):
+		d.ack = uint32(row.Reached)<<16 | g.Uint32()>>16
+	case flow.Proto == protoTCP && g.in100(75):
+		d.seq = near(row.Reached)
+	case flow.Proto == protoTCP && other != nil && g.in100(50):
+		d.ack = near(other.Reached)
+	}
 }
 
 // size returns a payload length; some payloads just fit a link, with encapsulation or without.
