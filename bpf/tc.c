@@ -424,8 +424,11 @@ static __always_inline int tc_receive(struct __sk_buff *skb, bool from_tunnel)
 	outcome = tc_try(skb, &p, &a);
 	if (outcome > PLAIN_NOT)
 		return tc_deliver(skb, outcome);
-	if (outcome == PLAIN_NEW && (from_tunnel || !source_is_forged(&p)) && masquerade_is_for_pod(&p))
-		return tc_deliver(skb, TC_NEXT);
+	if (outcome == PLAIN_NEW) {
+		p.tcp_flags = 0; /* neither SYN, FIN nor RST, see plain.h */
+		if ((from_tunnel || !source_is_forged(&p)) && masquerade_is_for_pod(&p))
+			return tc_deliver(skb, TC_NEXT);
+	}
 	p = (struct packet) {};
 	a = (struct action) {};
 	return tc_deliver(skb, tc_go(skb, &p, &a, plain_lacks(outcome), from_tunnel));

@@ -160,6 +160,14 @@ static __always_inline bool decide_known_at(void *ctx, const struct packet *p, s
 	return true;
 }
 
+/* Reports whether what would leave with a pod's address, as a reply, opens a connection. Whoever sent to
+ * the pod's port may have wanted to see that address. */
+static __always_inline bool decide_is_lured(const struct packet *p, const struct ct_entry *row)
+{
+	return cfg.masquerade && row->flags & CT_REPLY && first_is_syn(p) &&
+	       addr_equal(&row->saddr, &p->flow.saddr);
+}
+
 /* The same for a flow that is not established. */
 static __always_inline bool decide_half_at(void *ctx, const struct packet *p, struct action *a, enum ct_side side)
 {
@@ -172,6 +180,8 @@ static __always_inline bool decide_half_at(void *ctx, const struct packet *p, st
 		return torn;
 	if (!ct_is_at(&a->to, side) || ranges_enforce(p, a))
 		return true;
+	if (side == CT_LEAVING && decide_is_lured(p, &a->to))
+		return false;
 	half_touch(ctx, p, row, a);
 	if (!(a->to.flags & CT_REPLY))
 		return half_request(ctx, p, a);

@@ -74,12 +74,11 @@ static __noinline int hosted_target(const struct packet *p, struct svc *svc, str
 	if (hint->direct == DIRECT_OFF && (!hint->is_known || service->flags & SERVICE_SOURCE_RANGES))
 		return false;
 	a->verdict = VERDICT_REWRITE;
-	a->to = (struct ct_entry) {
-		.saddr = p->flow.saddr,
-		.daddr = hint->backend,
-		.sport = p->flow.sport,
-		.dport = hint->port,
-		.flags = CT_STACK | (svc->kind == SVC_LOAD_BALANCER ? CT_GUARDED : 0),
-	};
+	__builtin_memset(&a->to, 0, sizeof(a->to));
+	a->to.saddr = p->flow.saddr;
+	a->to.daddr = hint->backend;
+	a->to.sport = p->flow.sport;
+	a->to.dport = hint->port;
+	a->to.flags = CT_STACK | (svc->kind == SVC_LOAD_BALANCER ? CT_GUARDED : 0);
 	return true;
 }

@@ -5,9 +5,10 @@
  * (CT_POD).
  *
  * Destinations in the cluster, and those that the agent was told have routes to pods, see the pod's
- * own address. So does a client that contacted a pod first, by the pod's own address: in TCP a
- * reply can be told from a SYN, and an incoming UDP packet leaves a row by which its replies are
- * recognized. */
+ * own address. So does a client that contacted a pod first, by the pod's own address: its packets
+ * leave rows by which the replies are recognized. Whatever else a pod sends to the outside is
+ * masqueraded, also from the middle of a connection whose rows are gone: its first port is drawn by
+ * a hash of its ends, so it gets the same port again unless another flow has taken it. */
 #pragma once
 
 #include "first.h"
@@ -59,13 +60,11 @@ static __always_inline bool masquerade_clashes(struct __sk_buff *skb, const stru
 	return table_lookup(&back) || bpf_map_lookup_elem(&ct_half, &back);
 }
 
-/* Gives the first packet of a flow that leaves an address and a port of the node, if that is
+/* Gives a leaving packet of an unknown flow an address and a port of the node, if that is
  * required. */
 static __always_inline void masquerade_target(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
-	if (packet_shakes_hands(p) && !first_is_syn(p))
-		return;
-	if (!masquerade_is_due(p) && !masquerade_clashes(skb, p))
+	if (!masquerade_is_due(p) && !(first_is_begun(p) && masquerade_clashes(skb, p)))
 		return;
 	a->verdict = VERDICT_REWRITE;
 	__builtin_memset(&a->to, 0, sizeof(a->to));
@@ -83,9 +82,45 @@ static __always_inline bool masquerade_refuses(const struct packet *p, enum pars
 	return parsed == PARSED_OTHER && p->l3 && masquerade_is_due(p);
 }
 
-/* Notes that an outside host sends datagrams to a pod, so that the pod's replies leave
+/* Notes that an outside host has sent a datagram to a pod, so that the pod's replies leave
  * unchanged. */
-static __always_inline void masquerade_expect(const struct packet *p)
+static __always_inline int masquerade_expect(const struct flow *back, struct ct_entry *row)
+{
+	struct ct_entry *known = bpf_map_lookup_elem(&ct_half, back);
+
+	if (known) {
+		if (known->seen != row->seen)
+			known->seen = row->seen;
+		return 0;
+	}
+	ct_finish(back, row);
+	if (!bpf_map_update_elem(&ct_half, back, row, BPF_NOEXIST))
+		turnover_made(LRU_CT_HALF);
+	return 0;
+}
+
+/* The same for a connection. It has both rows, and moves to `ct` like any other, where no flood
+ * evicts it. `flow` is that of the replies at first. */
+static __always_inline int masquerade_admit(const struct packet *p, struct flow *flow, struct ct_entry *row)
+{
+	ct_finish(flow, row);
+	if (!ct_claim(flow, row))
+		return 0;
+	*flow = p->flow;
+	row->saddr = flow->saddr;
+	row->daddr = flow->daddr;
+	row->sport = flow->sport;
+	row->dport = flow->dport;
+	row->flags = CT_STACK;
+	row->seen = 0;
+	ct_finish(flow, row);
+	if (!bpf_map_update_elem(&ct_half, flow, row, BPF_NOEXIST))
+		turnover_made(LRU_CT_HALF);
+	return 0;
+}
+
+/* Notes that an outside host has sent to a pod by the pod's own address. */
+static __noinline int masquerade_note(const struct packet *p)
 {
 	struct ct_entry row = {
 		.saddr = p->flow.daddr,
@@ -96,18 +131,20 @@ static __always_inline void masquerade_expect(const struct packet *p)
 		.seen = ct_now(),
 	};
 	struct flow back = { .saddr = row.saddr, .daddr = row.daddr };
-	struct ct_entry *known;
 
 	ct_set_ports(&back, row.sport, row.dport, p->flow.proto);
-	known = bpf_map_lookup_elem(&ct_half, &back);
-	if (known) {
-		if (known->seen != row.seen)
-			known->seen = row.seen;
-		return;
-	}
-	ct_finish(&back, &row);
-	if (!bpf_map_update_elem(&ct_half, &back, &row, BPF_NOEXIST))
-		turnover_made(LRU_CT_HALF);
+	return packet_shakes_hands(p) ? masquerade_admit(p, &back, &row) : masquerade_expect(&back, &row);
+}
+
+/* Reports whether an outside host that sends to a pod is to get replies from the pod's address. Whoever
+ * poses as a service is not: what the pod sends there is no reply, and has to be balanced. Nor does a
+ * RST get a reply; one at a guess would keep a client's next connection from its port. */
+static __always_inline bool masquerade_is_host(const struct packet *p)
+{
+	struct svc_key from = { .addr = p->flow.saddr, .port = p->flow.sport, .proto = p->flow.proto };
+
+	return (p->flow.proto == IPPROTO_UDP || (packet_shakes_hands(p) && !(p->tcp_flags & TCP_RST))) &&
+	       !masquerade_is_native(&from.addr) && !bpf_map_lookup_elem(&svcs, &from);
 }
 
 /* Reports whether an incoming packet of an unknown flow is for a pod of this node, by its own
@@ -116,8 +153,8 @@ __noinline int masquerade_is_for_pod(const struct packet *p)
 {
 	if (!p || !(cfg.bypass || cfg.masquerade) || !pods_at(&p->flow.daddr))
 		return false;
-	if (cfg.masquerade && p->flow.proto == IPPROTO_UDP && !masquerade_is_native(&p->flow.saddr))
-		masquerade_expect(p);
+	if (cfg.masquerade && masquerade_is_host(p))
+		masquerade_note(p);
 	return true;
 }
 

@@ -39,7 +39,7 @@ func TestPodSources(t *testing.T) {
 				{"pods of other nodes, to a pod", far + ":4000", own + ":8080", tcp, syn, tunnel},
 				{"pods of other nodes, to the node", far + ":4000", f.node + ":8080", tcp, ack, false},
 				{"pods of other nodes, to a client", far + ":4000", f.client + ":8080", tcp, ack, false},
-				{"a client, to a pod", f.client + ":4000", own + ":8080", tcp, syn, false},
+				{"a client, to a pod", f.client + ":4001", own + ":8080", tcp, syn, false},
 			} {
 				w.judged(t, c.what, packet{from: c.from, to: c.to, proto: c.proto, flags: c.flags}, c.drop)
 			}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/test/rig"
 )
@@ -117,6 +119,129 @@ func TestMasqueradeExpectsOn(t *testing.T) {
 		}
 		if open, half := h.rows(t); open != 0 || half != 1 {
 			t.Errorf("%d rows are established and %d half open, want only one", open, half)
+		}
+	})
+}
+
+// forgetAll deletes every row, as an eviction, an expiry or a lost map would.
+func (h *house) forgetAll(t *testing.T) {
+	t.Helper()
+	for _, m := range []*ebpf.Map{h.maps.Ct, h.maps.CtHalf} {
+		var keys []bpf.MapsFlow
+		var key bpf.MapsFlow
+		row := make([]byte, m.ValueSize())
+		list := m.Iterate()
+		for list.Next(&key, &row) {
+			keys = append(keys, key)
+		}
+		if err := list.Err(); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range keys {
+			if err := m.Delete(&key); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// Whatever a pod sends to the outside in a connection whose rows are gone has the node's address. The
+// connection gets the port that it had, and goes on.
+func TestMasqueradeWithoutRows(t *testing.T) {
+	masked(t, func(t *testing.T, h *house, f family, hops byte) {
+		pod, server := h.addrs[0]+":1000", h.world+":80"
+		there := packet{from: pod, to: server, proto: tcp, flags: syn, seq: 7}
+		h.pods[0].send(t, there)
+		there.from = f.snat + ":0"
+		from := h.outside.want(t, withTTL(there, hops))
+		for _, flags := range []byte{ack, syn | ack, ack | fin, rst, rst | ack} {
+			h.forgetAll(t)
+			there := packet{from: pod, to: server, proto: tcp, flags: flags, seq: 8, ack: 1001, payload: 900}
+			h.pods[0].send(t, there)
+			there.from = f.snat + ":0"
+			if is := h.outside.want(t, withTTL(there, hops)); is != from {
+				t.Errorf("flags %#x: it had the port of %s, and then that of %s", flags, from, is)
+			}
+		}
+		h.forgetAll(t)
+		there = packet{from: pod, to: server, proto: tcp, flags: ack, seq: 8, ack: 1001, payload: 900}
+		h.pods[0].send(t, there)
+		there.from = from
+		h.outside.want(t, withTTL(there, hops))
+		back := packet{from: server, to: from, proto: tcp, flags: ack, seq: 1001, ack: 908, payload: 1400}
+		h.outside.send(t, back)
+		back.to = pod
+		h.pods[0].want(t, withTTL(back, hops))
+		there = packet{from: pod, to: server, proto: tcp, flags: ack, seq: 908, ack: 2401}
+		h.pods[0].send(t, there)
+		there.from = from
+		h.outside.want(t, withTTL(there, hops))
+		if open, half := h.rows(t); open != 2 || half != 0 {
+			t.Errorf("%d rows are established and %d half open, want 2 and 0", open, half)
+		}
+	})
+}
+
+// A connection that a host outside opened to a pod's own address keeps that address, from the first
+// reply to the last, whatever becomes of the rows of connections that are not established.
+func TestMasqueradeAdmits(t *testing.T) {
+	masked(t, func(t *testing.T, h *house, _ family, hops byte) {
+		client, pod := h.world+":4000", h.addrs[0]+":80"
+		in := func(flags byte, seq, ack uint32) {
+			t.Helper()
+			p := packet{from: client, to: pod, proto: tcp, flags: flags, seq: seq, ack: ack}
+			h.outside.send(t, p)
+			h.pods[0].want(t, withTTL(p, hops))
+		}
+		out := func(flags byte, seq, ack uint32) {
+			t.Helper()
+			p := packet{from: pod, to: client, proto: tcp, flags: flags, seq: seq, ack: ack}
+			h.pods[0].send(t, p)
+			h.outside.want(t, withTTL(p, hops))
+		}
+		in(syn, 7, 0)
+		out(syn|ack, 1000, 8)
+		if open, half := h.rows(t); open != 0 || half != 2 {
+			t.Errorf("%d rows are established and %d half open, want 0 and 2", open, half)
+		}
+		in(ack, 8, 1001)
+		if open, half := h.rows(t); open != 2 || half != 0 {
+			t.Errorf("%d rows are established and %d half open, want 2 and 0", open, half)
+		}
+		out(ack, 1001, 8)
+		in(ack, 8, 1001)
+		// Its rows are gone, and its client speaks first.
+		h.forgetAll(t)
+		in(ack, 8, 1001)
+		out(ack, 1001, 8)
+		in(ack, 8, 1001)
+		if open, half := h.rows(t); open != 2 || half != 0 {
+			t.Errorf("%d rows are established and %d half open, want 2 and 0", open, half)
+		}
+		out(ack|fin, 1001, 8)
+		in(ack|fin, 8, 1002)
+		out(ack, 1002, 9)
+	})
+}
+
+// A host that sends to a pod's port does not get the pod to show its address when the pod dials from
+// that port: what opens a connection is no reply.
+func TestMasqueradeLured(t *testing.T) {
+	masked(t, func(t *testing.T, h *house, f family, hops byte) {
+		for i, flags := range []byte{syn, ack, syn | ack, rst} {
+			pod, server := addrPort(h.addrs[0], 1000+i), h.world+":80"
+			lure := packet{from: server, to: pod, proto: tcp, flags: flags}
+			h.outside.send(t, lure)
+			h.pods[0].want(t, withTTL(lure, hops))
+			there := packet{from: pod, to: server, proto: tcp, flags: syn, seq: 7}
+			h.pods[0].send(t, there)
+			there.from = f.snat + ":0"
+			from := h.outside.want(t, withTTL(there, hops))
+			back := packet{from: server, to: from, proto: tcp, flags: syn | ack, seq: 1000, ack: 8}
+			h.outside.send(t, back)
+			back.to = pod
+			h.pods[0].want(t, withTTL(back, hops))
+			h.forgetAll(t)
 		}
 	})
 }
