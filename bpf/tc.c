@@ -426,6 +426,7 @@ static __always_inline int tc_receive(struct __sk_buff *skb, bool from_tunnel)
 		return tc_deliver(skb, outcome);
 	if (outcome == PLAIN_NEW) {
 		p.tcp_flags = 0; /* neither SYN, FIN nor RST, see plain.h */
+		p.seq = 0;
 		if ((from_tunnel || !source_is_forged(&p)) && masquerade_is_for_pod(&p))
 			return tc_deliver(skb, TC_NEXT);
 	}

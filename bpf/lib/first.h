@@ -164,6 +164,7 @@ static __always_inline int first_enter(void *ctx, const struct packet *p, struct
 		count(first_hook(p, a), REASON_PORT_TAKEN, 0);
 	ct_finish(&p->flow, &a->to);
 	a->to.seen = packet_shakes_hands(p) ? 0 : ct_now();
+	a->to.seq_hi = p->flow.proto == IPPROTO_TCP ? seq_half(p->seq) : 0;
 	return first_write(p, &a->to);
 }
 

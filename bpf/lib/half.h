@@ -115,10 +115,12 @@ static __noinline int half_answered(const struct packet *p, const struct ct_entr
 	struct flow request = ct_back(&p->flow, reply);
 	struct ct_entry *row;
 
-	if (p->tcp_flags & TCP_RST)
-		return half_forget(&p->flow, &request);
 	row = bpf_map_lookup_elem(&ct_half, &request);
-	if (!row || !ct_leads(row, &p->flow) || (row->state == CT_ANSWERED && !(p->tcp_flags & TCP_SYN)))
+	if (!row || !ct_leads(row, &p->flow))
+		return 0;
+	if (p->tcp_flags & TCP_RST)
+		return seq_refuses(p, row) ? half_forget(&p->flow, &request) : 0;
+	if (row->state == CT_ANSWERED && !(p->tcp_flags & TCP_SYN))
 		return 0;
 	if (packet_shakes_hands(p))
 		row->seen = half_expected(p);
@@ -172,7 +174,7 @@ static __always_inline bool half_request(void *ctx, const struct packet *p, stru
 		return false;
 	}
 	a->verdict = VERDICT_REWRITE;
-	if (p->tcp_flags & TCP_RST)
+	if (p->tcp_flags & TCP_RST && seq_gives_up(p, &a->to))
 		half_reset(p, &a->to);
 	else if (half_proves(p, &a->to))
 		half_promote(p, a);

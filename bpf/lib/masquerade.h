@@ -113,6 +113,7 @@ static __always_inline int masquerade_admit(const struct packet *p, struct flow 
 	row->dport = flow->dport;
 	row->flags = CT_STACK;
 	row->seen = 0;
+	row->seq_hi = p->flow.proto == IPPROTO_TCP && p->seq ? seq_half(p->seq) : 0;
 	ct_finish(flow, row);
 	if (!bpf_map_update_elem(&ct_half, flow, row, BPF_NOEXIST))
 		turnover_made(LRU_CT_HALF);

@@ -76,6 +76,23 @@ static __noinline int seq_judge(const struct packet *p, struct ct_entry *row, st
 	return true;
 }
 
+/* Reports whether a RST is the client's of a connection that is being opened, or may be: it continues its
+ * SYN, whose number the row has. */
+static __always_inline bool seq_gives_up(const struct packet *p, const struct ct_entry *row)
+{
+	return !row->seq_hi || p->flow.proto != IPPROTO_TCP || seq_is_near(seq_half(p->seq), row->seq_hi);
+}
+
+/* The same for the server's, which acknowledges the SYN, or follows a SYN-ACK. `row` is the client's. */
+static __always_inline bool seq_refuses(const struct packet *p, const struct ct_entry *row)
+{
+	if (!row->seq_hi || p->flow.proto != IPPROTO_TCP)
+		return true;
+	if (p->tcp_flags & TCP_ACK && seq_is_near(seq_half(p->ack), row->seq_hi))
+		return true;
+	return row->state == CT_ANSWERED && bpf_ntohl(p->seq) - row->seen < CT_PROOF_WINDOW;
+}
+
 /* The same for any packet, of which nearly all are where the one before was. */
 static __always_inline bool seq_fits(const struct packet *p, struct ct_entry *row, struct ct_entry *to)
 {

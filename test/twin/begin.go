@@ -170,6 +170,9 @@ func (s *step) enterBoth(backend Backend, guarded bool, source netip.AddrPort, p
 	if !s.shakesHands() {
 		row.Seen = s.Now
 	}
+	if s.flow.Proto == protoTCP {
+		row.Reached = upper(s.seq)
+	}
 	back := row.back(s.flow.Proto)
 	s.touch(back)
 	own := s.flow.Source

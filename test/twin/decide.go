@@ -259,7 +259,7 @@ func (s *step) request(row *Row, back Flow) bool {
 		return false
 	}
 	switch {
-	case s.flags&RST != 0:
+	case s.flags&RST != 0 && s.givesUp(row):
 		delete(s.Half, s.flow)
 		delete(s.Half, back)
 		s.send(row, "half open, given up")
@@ -269,6 +269,20 @@ func (s *step) request(row *Row, back Flow) bool {
 		s.send(row, "half open, request")
 	}
 	return true
+}
+
+// givesUp reports whether a RST may be that of the client whose SYN made a row: it continues that.
+func (s *step) givesUp(row *Row) bool {
+	return row.Reached == 0 || s.flow.Proto != protoTCP || isNear(upper(s.seq), row.Reached)
+}
+
+// refuses reports whether a RST may be that of the server: it acknowledges the client's SYN, or follows
+// the server's own.
+func (s *step) refuses(asked *Row) bool {
+	if asked.Reached == 0 || s.flow.Proto != protoTCP {
+		return true
+	}
+	return s.flags&ACK != 0 && isNear(upper(s.ack), asked.Reached) || asked.State == Answered && s.seq-asked.Seen < window
 }
 
 // replyRow returns the row for answers to the current packet, which is translated as row says.
@@ -346,13 +360,18 @@ func (s *step) establish(row *Row, back Flow) {
 // answered records that the backend has answered, and what the client must acknowledge to show that
 // it received the answer.
 func (s *step) answered(row *Row, request Flow) {
-	if s.flags&RST != 0 {
-		delete(s.Half, s.flow)
-		delete(s.Half, request)
+	asked := s.Half[request]
+	if asked == nil || !asked.leads(s.flow) {
 		return
 	}
-	asked := s.Half[request]
-	if asked == nil || !asked.leads(s.flow) || asked.State == Answered && s.flags&SYN == 0 {
+	if s.flags&RST != 0 {
+		if s.refuses(asked) {
+			delete(s.Half, s.flow)
+			delete(s.Half, request)
+		}
+		return
+	}
+	if asked.State == Answered && s.flags&SYN == 0 {
 		return
 	}
 	asked.State = Answered
