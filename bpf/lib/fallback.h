@@ -66,15 +66,17 @@ __noinline int tc_enter(struct __sk_buff *skb, const struct packet *p, struct ac
 	return p && a ? first_enter(skb, p, a) : 0;
 }
 
-/* Handles the first packet of a flow that another node forwarded. */
-__noinline int tc_host(struct __sk_buff *skb, const struct packet *p, struct action *a)
+/* Handles the first packet of a flow that another node forwarded. Inlined: a frame for it would be one
+ * too many. */
+static __always_inline void tc_host(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
-	if (!p || !a)
-		return 0;
-	if (back_is_due(skb, p, a))
-		return back_give(skb, p, a);
+	if (back_is_due(skb, p, a)) {
+		back_give(skb, p, a);
+		return;
+	}
 	tc_enter(skb, p, a);
-	return a->verdict == VERDICT_REWRITE ? event_tell(p, a, HOOK_TC, 0) : 0;
+	if (a->verdict == VERDICT_REWRITE)
+		event_tell(p, a, HOOK_TC, 0);
 }
 
 /* Uses this node's address for a flow that its backend was to answer directly. */

@@ -3,7 +3,7 @@
  * sees an address of this node as their client. A port has one flow to each destination, so whoever
  * opens flow after flow to one destination would leave none for others. Therefore:
  *
- * - If all drawn ports are in use, a flow that is not established gives way, see snat_take. One that
+ * - If all drawn ports are in use, a flow that is not established gives way, see snat_give_way. One that
  *   is established never does.
  * - A pod may use half of the ports that there are for pods, another half than any other pod, see
  *   snat_side: whatever it keeps open, half of the ports that another may use are left. */
@@ -139,29 +139,35 @@ static __noinline __u32 snat_search(__u64 hash, struct flow *reply, struct ct_en
 	return s.is_own || s.own < s.others ? bpf_ntohs(s.port) : 0;
 }
 
-/* Claims a port that was found, and takes it from a flow that is not established and loses both
- * rows. The request's may be that of a flow that the client has begun anew, from another port. A flow
- * that is established meanwhile keeps its port: its row is in `ct` before it leaves `ct_half`, and
- * ct_claim looks there last. */
+/* Deletes the row of the request that a reply's row belongs to. It may be that of a flow that the
+ * client has begun anew, from another port. Returns how many rows were deleted. */
+static __always_inline __u32 snat_forget_request(const struct flow *reply, const struct ct_entry *row)
+{
+	struct flow request = ct_back(reply, row);
+
+	row = bpf_map_lookup_elem(&ct_half, &request);
+	return row && ct_leads(row, reply) && !bpf_map_delete_elem(&ct_half, &request);
+}
+
+/* Takes a port from a flow that is not established and loses both rows. A flow that is established
+ * meanwhile keeps its port: its row is in `ct` before it leaves `ct_half`, and ct_claim looks there
+ * last. */
+static __noinline int snat_give_way(const struct flow *reply)
+{
+	struct ct_entry *known = table_lookup(reply) ? NULL : bpf_map_lookup_elem(&ct_half, reply);
+	__u32 gone;
+
+	if (!known)
+		return 0;
+	gone = snat_forget_request(reply, known);
+	gone += !bpf_map_delete_elem(&ct_half, reply);
+	turnover_deleted(LRU_CT_HALF, gone);
+	return 0;
+}
+
+/* Claims a port that was found, for a reply that is set to it. */
 static __noinline int snat_take(__u32 port, struct flow *reply, struct ct_entry *row)
 {
-	struct ct_entry *known = NULL;
-	struct flow request;
-	__u32 gone = 0;
-
-	if (!port)
-		return SNAT_NONE;
-	snat_set(bpf_htons(port), reply);
-	if (!(port & SNAT_IS_FREE) && !table_lookup(reply))
-		known = bpf_map_lookup_elem(&ct_half, reply);
-	if (known) {
-		request = ct_back(reply, known);
-		known = bpf_map_lookup_elem(&ct_half, &request);
-		if (known && ct_leads(known, reply))
-			gone = !bpf_map_delete_elem(&ct_half, &request);
-		gone += !bpf_map_delete_elem(&ct_half, reply);
-		turnover_deleted(LRU_CT_HALF, gone);
-	}
 	ct_finish(reply, row);
 	if (!ct_claim(reply, row))
 		return SNAT_NONE;
@@ -172,6 +178,15 @@ static __noinline int snat_take(__u32 port, struct flow *reply, struct ct_entry 
 static __always_inline int snat_claim(const struct flow *flow, struct flow *reply, struct ct_entry *row)
 {
 	__u64 hash = ct_mix(ct_hash(flow), 0);
+	__u32 port;
 
-	return snat_draw(hash, reply, row) ? SNAT_FREE : snat_take(snat_search(hash, reply, row), reply, row);
+	if (snat_draw(hash, reply, row))
+		return SNAT_FREE;
+	port = snat_search(hash, reply, row);
+	if (!port)
+		return SNAT_NONE;
+	snat_set(bpf_htons(port), reply);
+	if (!(port & SNAT_IS_FREE))
+		snat_give_way(reply);
+	return snat_take(port, reply, row);
 }
