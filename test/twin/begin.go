@@ -75,7 +75,7 @@ func (s *step) beginOf(found Frontend) {
 		}
 		return
 	}
-	if s.mode = service.Direct; s.at == fromPod || s.tunnel != nil || s.mode == DirectOpt && (s.isInside() || !s.mayHaveOption()) {
+	if s.mode = service.Direct; s.at == fromPod || s.isForwarded() || s.mode == DirectOpt && (s.isInside() || !s.mayHaveOption()) {
 		s.mode = DirectOff
 	}
 	s.enter(found.Kind, allowed)
