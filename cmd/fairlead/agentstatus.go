@@ -30,7 +30,7 @@ func (a *agent) tables() (s observe.Status, err error) {
 	stats := r.Stats()
 	s.Services, s.Frontends, s.Backends = stats.Services, stats.Frontends, stats.Backends
 	reading, err := a.measure()
-	s.Maps, s.Fragments = reading.Maps, reading.Fragments
+	s.Maps, s.Fragments, s.Snat = reading.Maps, reading.Fragments, &reading.Snat
 	return s, err
 }
 
@@ -57,6 +57,9 @@ func (a *agent) complete(s *observe.Status, err error) {
 	}
 	s.ServiceRanges = a.serviceRanges()
 	s.OptOut, s.Flows, s.Ways = optOutStatus(a.optOuts()), a.flowStatus(), a.wayStatus()
+	if s.Snat != nil {
+		s.Snat.Uses = a.snatUses(s.Snat.RefusedLately > 0)
+	}
 	s.PodNetwork, s.Policies, s.Sockmap = a.podStatus(), a.policies.status(), a.accelerator.status()
 	s.Disbelieved = a.nodes.Refused()
 	attached, failed := a.path.Status()

@@ -51,9 +51,11 @@ func (a *agent) newCollector(log *slog.Logger) (*conntrack.Collector, func() err
 	if err != nil {
 		return nil, nil, err
 	}
+	ports, shared := a.path.SnatPorts()
 	stack := &keeper{}
 	collector := conntrack.NewCollector(conntrack.Config{
 		Flows: table.now, Clock: conntrack.Clock(tick), Timeouts: timeouts, Stale: a.stale, Kept: stack.ask, Grow: table.grow, Most: most, Log: log,
+		Ports: conntrack.Ports{First: ports.First, Last: ports.Last, Shared: shared},
 	})
 	return collector, func() error {
 		stack.close()
@@ -119,4 +121,24 @@ func (a *agent) flowStatus() *observe.FlowStatus {
 		HalfOpenRows: stats.Rows[1], HalfOpenCapacity: stats.Capacity[1],
 		Forgotten: stats.Idle + stats.Stale, LastTime: stats.LastPass, LastDuration: stats.LastTook, Error: why,
 	}
+}
+
+// snatUses returns how many SNAT ports are in use where most are. While flows are refused for lack of
+// a port, it has the flows looked through soon.
+func (a *agent) snatUses(refused bool) (uses []observe.SnatUse) {
+	stats, _ := a.conntrackStats()
+	if stats.LastPass.IsZero() {
+		return nil
+	}
+	if refused {
+		a.collector.Look()
+	}
+	for i, use := range stats.Ports {
+		of := observe.SnatUse{User: conntrack.PortUserNames[i], Used: use.Used, Limit: use.Of, Destination: use.Destination, Pod: use.Pod}
+		if use.Used > 0 {
+			of.Protocol = use.Protocol.String()
+		}
+		uses = append(uses, of)
+	}
+	return uses
 }

@@ -53,7 +53,7 @@ func (a *agent) measure() (observe.Reading, error) {
 func (a *agent) sample() metrics.Sample {
 	var status observe.Status
 	reading, err := a.measure()
-	status.Maps = reading.Maps
+	status.Maps, status.Snat = reading.Maps, &reading.Snat
 	a.complete(&status, err)
 	s := metrics.Sample{
 		Degraded: len(status.Degraded) > 0,

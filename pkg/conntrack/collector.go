@@ -52,16 +52,18 @@ type Config struct {
 	// Grow makes room for at least this many rows of established flows and returns the Flows to use
 	// instead of Flows from then on. If it fails it may have done half the work, so the Collector
 	// calls it again until it succeeds. Nil if the map cannot grow.
-	Grow func(rows int) (Flows, error)
-	Most int // rows of established flows beyond which Grow is not called
-	Log  *slog.Logger
+	Grow  func(rows int) (Flows, error)
+	Ports Ports // that are lent to flows
+	Most  int   // rows of established flows beyond which Grow is not called
+	Log   *slog.Logger
 }
 
-// Collector deletes flows. Run must run in one goroutine; Left and Stats may be called from any.
+// Collector deletes flows. Run must run in one goroutine; Left, Look and Stats may be called from any.
 type Collector struct {
 	cfg    Config
 	limits maps.FlowLimits
 	wake   chan struct{}
+	look   chan struct{}
 	walk   walk
 
 	interval time.Duration
@@ -77,16 +79,23 @@ type Collector struct {
 func NewCollector(cfg Config) *Collector {
 	return &Collector{
 		stats: Stats{Most: cfg.Most},
-		cfg:   cfg, limits: cfg.Timeouts.limits(cfg.Clock), wake: make(chan struct{}, 1), interval: soonest,
-		walk: walk{peers: map[maps.Peer]struct{}{}, gone: map[maps.Peer]struct{}{}, kept: kept{ask: cfg.Kept}},
+		cfg:   cfg, limits: cfg.Timeouts.limits(cfg.Clock), wake: make(chan struct{}, 1),
+		look: make(chan struct{}, 1), interval: soonest,
+		walk: walk{peers: map[maps.Peer]struct{}{}, gone: map[maps.Peer]struct{}{}, kept: kept{ask: cfg.Kept}, ports: newPortUse(cfg.Ports)},
 	}
 }
 
 // Left tells the Collector that backends may be gone, so that it looks for their flows soon. It
 // never blocks.
-func (c *Collector) Left(model.Protocol) {
+func (c *Collector) Left(model.Protocol) { signal(c.wake) }
+
+// Look tells the Collector that somebody wants to know now what Stats tells, so that it passes
+// earlier than it would, though no more often than it ever does. It never blocks.
+func (c *Collector) Look() { signal(c.look) }
+
+func signal(of chan struct{}) {
 	select {
-	case c.wake <- struct{}{}:
+	case of <- struct{}{}:
 	default:
 	}
 }
@@ -109,6 +118,11 @@ func (c *Collector) Run(ctx context.Context) error {
 			pause(ctx, c.purge(ctx))
 		case <-glance.C:
 			if !c.fills() {
+				continue
+			}
+			c.pass(ctx)
+		case <-c.look:
+			if last := c.Stats(); time.Since(last.LastPass) < max(soonest, idle*last.LastTook) {
 				continue
 			}
 			c.pass(ctx)
@@ -158,7 +172,7 @@ func (c *Collector) pass(ctx context.Context) time.Duration {
 // next returns how long to wait for the next pass: less where there is less room or more to delete.
 func (c *Collector) next(took time.Duration) time.Duration {
 	t := &c.walk.tally
-	full := max(share(t.rows[0], c.cfg.Flows.Capacity(false)), share(t.rows[1], c.cfg.Flows.Capacity(true)))
+	full := max(share(t.rows[0], c.cfg.Flows.Capacity(false)), share(t.rows[1], c.cfg.Flows.Capacity(true)), c.walk.ports.share())
 	wait := c.interval
 	switch deleted := t.deleted[maps.DoomIdle]; {
 	case 2*8*deleted > t.rows[0]+t.rows[1]: // a flow has two rows

@@ -33,6 +33,8 @@ type Stats struct {
 	Entries  Entries   // found by the last pass
 	// Rows and Capacity are indexed by 0 for established and 1 for half-open flows.
 	Rows, Capacity [2]int
+	// Ports are the SNAT ports in use toward the destination that has most of them, by user.
+	Ports [PortUsers]PortUse
 
 	Opened      uint64 // flows ever established, under any agent
 	Idle, Stale uint64 // flows deleted
@@ -64,7 +66,7 @@ func (c *Collector) account(took time.Duration, err error) {
 	s.Stale += uint64(t.deleted[maps.DoomStale])
 	s.Capacity = [2]int{c.cfg.Flows.Capacity(false), c.cfg.Flows.Capacity(true)}
 	if err == nil {
-		s.Entries, s.Rows, s.LastError = t.entries, t.rows, ""
+		s.Entries, s.Rows, s.Ports, s.LastError = t.entries, t.rows, c.walk.ports.fullest(), ""
 	}
 	c.mu.Unlock()
 	if err != nil {

@@ -19,7 +19,8 @@ type walk struct {
 	last    maps.Peer              // last peer looked up: rows of one service often follow each other
 	lastIn  bool
 
-	kept kept
+	kept  kept
+	ports portUse
 }
 
 // tally counts what a walk found and did.
@@ -38,6 +39,7 @@ func (w *walk) all(flows Flows, shift uint32, limits *maps.FlowLimits) error {
 	}
 	w.now, w.tally, w.last, w.lastIn = uint32(jiffies>>shift), tally{}, maps.Peer{}, false
 	w.kept.begin()
+	w.ports.begin()
 	for _, half := range []bool{true, false} {
 		err := flows.Each(half, func(keys []maps.Flow, rows []maps.FlowRow) error {
 			w.doomed = w.doomed[:0]
@@ -86,6 +88,9 @@ func (w *walk) look(keys []maps.Flow, rows []maps.FlowRow, limits *maps.FlowLimi
 			phase, state = maps.PhaseReset, StateClosing
 		}
 		w.tally.entries[class][state]++
+		if row.Flags&maps.FlowReply != 0 {
+			w.ports.add(key, row)
+		}
 		switch {
 		case class == maps.ClassUDP && row.Flags&maps.FlowReply == 0 && w.ended(key, row):
 			w.doom(key, row, maps.DoomStale)
@@ -106,6 +111,7 @@ func (w *walk) lookHalf(keys []maps.Flow, rows []maps.FlowRow, limits *maps.Flow
 		w.tally.entries[class][StateHalfOpen]++
 		switch {
 		case row.Flags&maps.FlowReply != 0:
+			w.ports.add(key, row)
 			if int32(w.now-row.Seen) >= int32(limits[class][maps.PhaseHalfOpen]) {
 				w.doom(key, row, maps.DoomIdle)
 			}

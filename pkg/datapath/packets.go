@@ -226,3 +226,9 @@ func (d *Datapath) outsideStatus() OutsideStatus {
 	}
 	return s
 }
+
+// SnatPorts returns the source ports of this node towards backends on other nodes, or zero if no
+// device is served, and whether flows of pods have half of them.
+func (d *Datapath) SnatPorts() (ports portrange.Ports, shared bool) {
+	return d.packets.SnatPorts, d.packets.Masquerade
+}

@@ -58,6 +58,25 @@ func conntrackFamilies() []family {
 			},
 		},
 		{
+			name: "fairlead_snat_ports_used", kind: prometheus.GaugeValue, labels: []string{"user"},
+			help: "SNAT ports in use toward the destination that has most of them, as the last pass over the flows saw; fairlead status names it. " +
+				"The user is one-pod (the pod that uses most), pods (all together), or others (all flows but those of pods to the outside).",
+			read: func(s *Sample, put put) {
+				for i, use := range s.Conntrack.Ports {
+					put(float64(use.Used), conntrack.PortUserNames[i])
+				}
+			},
+		},
+		{
+			name: "fairlead_snat_ports_limit", kind: prometheus.GaugeValue, labels: []string{"user"},
+			help: "SNAT ports that there are toward each destination.",
+			read: func(s *Sample, put put) {
+				for i, use := range s.Conntrack.Ports {
+					put(float64(use.Of), conntrack.PortUserNames[i])
+				}
+			},
+		},
+		{
 			name: "fairlead_early_fragments_total", kind: prometheus.CounterValue, labels: []string{"fate"},
 			help: "Fragments that arrived before the first of their datagram: kept until it arrives, returned then, lost before that, or " +
 				"refused. Most of those kept belong to datagrams that are not for a frontend, and are neither returned nor lost.",

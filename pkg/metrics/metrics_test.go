@@ -64,6 +64,7 @@ func sample() Sample {
 		Conntrack: conntrack.Stats{
 			Passes: 61, Errors: 62, Took: 2500 * time.Millisecond, LastTook: 25 * time.Millisecond, LastPass: time.Unix(1005, 0),
 			Entries: conntrack.Entries{{63, 64, 65}, {66, 67, 68}, {69, 70, 71}}, Rows: [2]int{200, 72}, Idle: 73, Stale: 74,
+			Ports: [conntrack.PortUsers]conntrack.PortUse{{Used: 75, Of: 76}, {Used: 77, Of: 78}, {Used: 79, Of: 80}},
 		},
 		Routes:  routes.Stats{Following: true, Changes: 91, Flaps: 92, Errors: 93},
 		Monitor: monitor.Stats{Clients: 81, Events: 82, Lost: 83},

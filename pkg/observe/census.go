@@ -15,8 +15,6 @@ const (
 	// the pause is at least censusRest times as long.
 	censusEvery = 10 * time.Second
 	censusRest  = 50
-	// lately is the shortest period that counts of recent evictions cover.
-	lately = time.Minute
 )
 
 // census caches the row counts of the maps that evict rows, for a Gauge: counting has to visit
@@ -29,17 +27,9 @@ type census struct {
 
 type counted struct {
 	maps.Census
-	at   time.Time
-	took time.Duration
-	grew time.Time // when evictions were found last
-
-	marked [2]mark // the older first
-}
-
-// mark records how many rows had been evicted at some moment.
-type mark struct {
-	at      time.Time
-	evicted uint64
+	at        time.Time
+	took      time.Duration
+	evictions recent
 }
 
 func newCensus() *census { return &census{known: map[string]*counted{}, now: time.Now} }
@@ -52,7 +42,7 @@ func (c *census) of(turnover, m *ebpf.Map, name string) (counted, uint64, error)
 	start := c.now()
 	k := c.known[name]
 	if k != nil && start.Sub(k.at) < max(censusEvery, censusRest*k.took) {
-		return *k, k.lately(start), nil
+		return *k, k.evictions.lately(start), nil
 	}
 	if k != nil {
 		is, err := maps.ReadTurnover(turnover, name)
@@ -61,7 +51,7 @@ func (c *census) of(turnover, m *ebpf.Map, name string) (counted, uint64, error)
 		}
 		if is == k.Turnover {
 			k.at = start
-			return *k, k.lately(start), nil
+			return *k, k.evictions.lately(start), nil
 		}
 	}
 	found, err := maps.TakeCensus(turnover, m, name)
@@ -69,27 +59,13 @@ func (c *census) of(turnover, m *ebpf.Map, name string) (counted, uint64, error)
 		return counted{}, 0, err
 	}
 	if k == nil {
-		first := mark{start, found.Evicted}
-		k = &counted{marked: [2]mark{first, first}}
+		k = &counted{evictions: newRecent(found.Evicted, start)}
 		c.known[name] = k
 	}
-	if found.Evicted = max(found.Evicted, k.Evicted); found.Evicted > k.Evicted {
-		k.grew = start
-	}
+	k.evictions.count(found.Evicted, start)
+	found.Evicted = k.evictions.is
 	k.Census, k.at, k.took = found, start, c.now().Sub(start)
-	return *k, k.lately(start), nil
-}
-
-// lately returns how many rows were evicted in the last one or two minutes. Between looks that are
-// further apart than that, only the last is known, and when it was found.
-func (k *counted) lately(now time.Time) uint64 {
-	if now.Sub(k.grew) >= 2*lately {
-		return 0
-	}
-	if now.Sub(k.marked[1].at) >= lately {
-		k.marked = [2]mark{k.marked[1], {now, k.Evicted}}
-	}
-	return k.Evicted - k.marked[0].evicted
+	return *k, k.evictions.lately(start), nil
 }
 
 // fill adds the row counts to the status of a map that evicts rows.
@@ -121,12 +97,17 @@ func (m *MapStatus) judge(say func(string, ...any)) {
 		"frags": "datagrams that come in fragments may be lost: have senders keep to the path's MTU",
 	}[m.Name]
 	if ok {
-		over := ""
-		if !m.EvictionsEnd.IsZero() {
-			over = fmt.Sprintf(" Unless it pushes out more, this is over by %s.", clock(m.EvictionsEnd))
-		}
-		say("Map %s, of %d rows, has pushed out %d in the last minutes: %s.%s", m.Name, m.Capacity, m.EvictedLately, what, over)
+		say("Map %s, of %d rows, has pushed out %d in the last minutes: %s.%s", m.Name, m.Capacity, m.EvictedLately, what,
+			overBy("it pushes out more", m.EvictionsEnd))
 	}
+}
+
+// overBy returns the sentence that says when a trouble that is judged by its last minutes is over.
+func overBy(unless string, end time.Time) string {
+	if end.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf(" Unless %s, this is over by %s.", unless, clock(end))
 }
 
 // readCensus adds row counts to the statuses of the pinned maps that evict rows.
@@ -152,7 +133,7 @@ func (g *Gauge) readCensus(statuses []MapStatus) error {
 		}
 		s.fill(found.Census, evicted)
 		if evicted > 0 {
-			s.EvictionsEnd = found.grew.Add(2 * lately)
+			s.EvictionsEnd = found.evictions.over()
 		}
 	}
 	return nil

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -17,6 +19,9 @@ type Gauge struct {
 	dir            string
 	hooks, reasons []string
 	census         *census
+
+	mu      sync.Mutex
+	refused *recent // packets that found no SNAT port; nil before the first look
 }
 
 // NewGauge returns a Gauge of the maps pinned in dir, which need not exist yet.
@@ -25,7 +30,7 @@ func NewGauge(dir string) (*Gauge, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Gauge{dir, hooks, reasons, newCensus()}, nil
+	return &Gauge{dir: dir, hooks: hooks, reasons: reasons, census: newCensus()}, nil
 }
 
 // Reading is what a Gauge reads: the state of every map, with entries counted only for the maps
@@ -34,6 +39,7 @@ type Reading struct {
 	Maps      []MapStatus
 	Counters  []Counter
 	Fragments FragmentStatus
+	Snat      SnatStatus // without its uses
 }
 
 // Read returns the present state. It opens the pins each time: an open map keeps its memory even
@@ -44,7 +50,23 @@ func (g *Gauge) Read() (r Reading, err error) {
 			return Reading{}, err
 		}
 	}
+	r.Snat = g.snat(refusedForPorts(r.Counters), time.Now())
 	return r, g.readCensus(r.Maps)
+}
+
+// snat returns how many packets found no SNAT port lately.
+func (g *Gauge) snat(refused uint64, now time.Time) (s SnatStatus) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.refused == nil {
+		first := newRecent(refused, now)
+		g.refused = &first
+	}
+	g.refused.count(refused, now)
+	if s.RefusedLately = g.refused.lately(now); s.RefusedLately > 0 {
+		s.RefusedEnd = g.refused.over()
+	}
+	return s
 }
 
 func (g *Gauge) readMap(info maps.Info, r *Reading) (err error) {

@@ -272,9 +272,9 @@ func reasonsOfFlows() []Reason {
 			Cause: "Nearly every port that this node may use toward one backend on another node is in use, or, for packets of pods, toward one " +
 				"address, port and protocol outside, by flows that are established, or by others of clients that have fewer ports than this " +
 				"one. If pods are masqueraded, each of the two has half of `--snat-ports`, and one pod half of the pods' half.",
-			Cure: "Use more backends, or spread the clients over more nodes. externalTrafficPolicy: Local needs no port. Look for flows that " +
-				"never end, and for a pod that opens many: `fairlead conntrack list` shows them. A larger `--snat-ports` has more room, and " +
-				"`--conntrack-max` has nothing to do with it.",
+			Cure: "`fairlead status` names the destination, and whose flows use its ports. Use more backends, or spread the clients over more " +
+				"nodes. externalTrafficPolicy: Local and `--dsr` need no port. Look for flows that never end, and for a pod that opens many: " +
+				"`fairlead conntrack list` shows them. A larger `--snat-ports` has more room, and `--conntrack-max` has nothing to do with it.",
 		},
 		{
 			Word: "port-taken",

@@ -19,6 +19,7 @@ type Status struct {
 	Datapath      DatapathStatus `json:"datapath"`
 	OptOut        *OptOutStatus  `json:"optOut,omitempty"` // nil without an agent
 	Flows         *FlowStatus    `json:"flows,omitempty"`  // nil without an agent, or before its first look
+	Snat          *SnatStatus    `json:"snat,omitempty"`   // nil without an agent
 	Ways          *WayStatus     `json:"ways,omitempty"`   // likewise
 	// PodNetwork is nil without an agent, or if pods get their network from another plugin.
 	PodNetwork *PodNetworkStatus `json:"podNetwork,omitempty"`
@@ -166,6 +167,7 @@ func (s *Status) Judge() {
 	s.Datapath.Attachment.judge(s.Datapath.CgroupRoot, say)
 	s.Datapath.Outside.judge(say)
 	s.Flows.judge(say)
+	s.Snat.judge(say)
 	for i := range s.Maps {
 		s.Maps[i].judge(say)
 	}

@@ -37,7 +37,11 @@ func sampleStatus() Status {
 		},
 		Services: 3, Frontends: 5, Backends: 7,
 		Flows: &FlowStatus{Rows: 200, Capacity: 131072, HalfOpenRows: 4, HalfOpenCapacity: 16384, Forgotten: 9, LastTime: at, LastDuration: 345678},
-		Ways:  &WayStatus{Following: true, Changes: 17, LastChange: at, Neighbours: 23},
+		Snat: &SnatStatus{Uses: []SnatUse{
+			{User: "others", Used: 700, Limit: 14448, Protocol: "tcp", Destination: netip.MustParseAddrPort("10.2.0.9:80")},
+			{User: "pods", Used: 5, Limit: 14448, Protocol: "udp", Destination: netip.MustParseAddrPort("203.0.113.1:53")}, {User: "one-pod", Limit: 7224},
+		}},
+		Ways: &WayStatus{Following: true, Changes: 17, LastChange: at, Neighbours: 23},
 		PodNetwork: &PodNetworkStatus{
 			Needed: []string{"net.ipv4.ip_forward=1", "net.ipv4.conf.DEVICE.rp_filter=0"},
 			Mode:   "main", CIDRs: []string{"10.1.0.0/24", "fd00:1::/64"}, Pods: 3, Mended: 1, Device: "veth", Netkits: 1,
@@ -114,7 +118,7 @@ func TestStatusJSON(t *testing.T) {
 	if err := json.Unmarshal(text, &got); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Errorf("a status changed in transit (-sent +received):\n%s", diff)
 	}
 }
@@ -155,6 +159,17 @@ func TestJudge(t *testing.T) {
 		{"no flow is forgotten", func(s *Status) { s.Flows.Error = "no clock" }, []string{"not removed: no clock."}},
 		{"many flows", func(s *Status) { s.Flows.Rows = 117_000 }, nil},
 		{"too many flows", func(s *Status) { s.Flows.Rows = 118_000 }, []string{"has 131072 rows, and 118000 are in use"}},
+		{"ports are nearly used up", func(s *Status) { s.Snat.Uses[0].Used = 14000 }, nil},
+		{"ports toward a backend are used up", func(s *Status) {
+			s.Snat.Uses[0].Used, s.Snat.RefusedLately, s.Snat.RefusedEnd = 14440, 1300, time.Unix(1000, 0)
+		}, []string{"SNAT ports are used up: clients' flows to 10.2.0.9:80/tcp use 14440 of 14448 SNAT ports. Of new flows, 1300 packets were refused"}},
+		{"a pod has used up its ports", func(s *Status) {
+			s.Snat.Uses[2] = SnatUse{User: "one-pod", Used: 7224, Limit: 7224, Protocol: "udp", Destination: netip.MustParseAddrPort("203.0.113.1:53"), Pod: netip.MustParseAddr("10.1.0.5")}
+			s.Snat.RefusedLately = 1
+		}, []string{"flows of pod 10.1.0.5 to 203.0.113.1:53/udp use 7224 of 7224 SNAT ports. "}},
+		{"ports are free again", func(s *Status) { s.Snat.RefusedLately, s.Snat.RefusedEnd = 1300, time.Unix(1000, 0) }, []string{
+			"Ports are free again: at most, clients' flows to 10.2.0.9:80/tcp use 700 of 14448 SNAT ports. Unless more are refused, this is over by 1970-01-01T00:16:40Z."}},
+		{"no port is used any more", func(s *Status) { s.Snat = &SnatStatus{RefusedLately: 1} }, []string{"No flow uses one now."}},
 		{"no addresses for pods", func(s *Status) {
 			s.PodNetwork = &PodNetworkStatus{Error: "the Node n1 has no podCIDR", Settings: []string{"net.ipv4.ip_forward"}, CIDRs: []string{"10.1.0.0/31"},
 				Addresses: map[string]AddressCount{"IPv4": {Used: 2}, "IPv6": {Used: 2, Cooling: 1}}}

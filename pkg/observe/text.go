@@ -59,6 +59,9 @@ func (s *Status) WriteText(w io.Writer) error {
 	if s.Flows != nil && !s.Flows.LastTime.IsZero() {
 		row("flows", "%s", s.Flows.text())
 	}
+	if s.Snat != nil && s.Snat.fullest() != nil {
+		row("SNAT ports", "%s", s.Snat.text())
+	}
 	if s.Ways != nil {
 		row("ways", "%s", s.Ways.text())
 	}

@@ -59,6 +59,9 @@ func board() []struct {
 			}},
 			{"Established", "cps", [][2]string{{"{{instance}}", `rate(fairlead_conntrack_opened_total{$i}[5m])`}}},
 			{"Without room", "cps", [][2]string{{"{{instance}} {{hook}}", `rate(fairlead_conntrack_insert_failures_total{$i}[5m]) > 0`}}},
+			{"SNAT ports in use toward one destination", "percentunit", [][2]string{
+				{"{{instance}} {{user}}", `fairlead_snat_ports_used{$i} / (fairlead_snat_ports_limit{$i} > 0)`},
+			}},
 		}},
 		{"Maps", []view{
 			{"Rows in use", "percentunit", [][2]string{{"{{instance}} {{map}}", `fairlead_map_pressure_ratio{$i}`}}},

@@ -4,10 +4,14 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/test/rig"
 )
 
 // What the floods below are made of: more packets than a node has ports, and then so many a second.
@@ -146,10 +150,10 @@ func TestPortsOfPods(t *testing.T) {
 		keeps   bool
 		reason  string // as which the attack is counted
 	}{
+		{"kept", true, true, true, "no-port"}, // first, since the others also push out flows that are not established
 		{"unanswered", true, false, false, "port-taken"},
 		{"unanswered, IPv6", false, false, false, "port-taken"},
 		{"answered", true, true, false, "port-taken"},
-		{"kept", true, true, true, "no-port"},
 	} {
 		t.Run(attack.name, func(t *testing.T) {
 			addr := map[bool]string{true: "198.51.100.200", false: "2001:db8:1::c8"}[attack.is4]
@@ -176,8 +180,36 @@ func TestPortsOfPods(t *testing.T) {
 			if n := n.drops("tc", attack.reason) - before; n < 1000 {
 				t.Errorf("the ports were not used up: %s was counted %d times", attack.reason, n)
 			}
+			if attack.keeps {
+				n.saysUsedUp(fmt.Sprintf("flows of pod %s to %s/udp use ", attacker.addr[attack.is4], to))
+			}
 		})
 	}
+}
+
+// saysUsedUp waits until the status says that the SNAT ports are used up by these flows. Nothing that
+// it says may blame the room for flows.
+func (n *node) saysUsedUp(by string) {
+	n.t.Helper()
+	var said string
+	for deadline := time.Now().Add(patience); !strings.Contains(said, "SNAT ports are used up: "+by); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			n.t.Fatalf("the status does not say that %s too many ports:\n%s", by, said)
+		}
+		said = n.status()
+	}
+	for _, wrong := range []string{"ct_half", "raise the option conntrack-max"} {
+		if strings.Contains(said, wrong) {
+			n.t.Errorf("the status speaks of %s:\n%s", wrong, said)
+		}
+	}
+}
+
+// status returns what the status of a node says, be it degraded or not.
+func (n *node) status() string {
+	args := append([]string{filepath.Join(built(n.t), "fairlead"), "status"}, n.flags...)
+	out, _ := rig.RunChild(nil, n.ns, "fairlead", args...)
+	return out
 }
 
 // query asks from a socket of its own, and reports whether the answer came soon.
