@@ -135,6 +135,30 @@ static __always_inline int sender_content(struct __sk_buff *skb, const struct pa
  * Geneve. */
 #define SENDER_PULL 256
 
+/* Reports whether the inner packet of what was read is for an address of a node, as far as Node
+ * objects and this node's devices tell. In other clusters, such as one that runs in pods, the numbers
+ * of NodePorts are numbers like any others. At an address of a node that nobody knows, a forger would
+ * only choose among the Service's own backends. */
+static __noinline int sender_is_to_node(const struct hint *hint, const struct packet *p, void *data, void *end)
+{
+	struct ipv6hdr *ip6;
+	struct iphdr *ip;
+	struct addr to;
+
+	if (p->is_v4) {
+		ip = packet_at(data, end, p->l3 + hint->len, sizeof(*ip));
+		if (!ip)
+			return true;
+		to = addr_from_v4(ip->daddr);
+	} else {
+		ip6 = packet_at(data, end, p->l3 + hint->len, sizeof(*ip6));
+		if (!ip6)
+			return true;
+		__builtin_memcpy(&to, &ip6->daddr, sizeof(to));
+	}
+	return bpf_map_lookup_elem(&node_addrs, &to) || unwrap_is_node(&to);
+}
+
 /* Reports whether a packet looks as if a node had forwarded it to a backend, see unwrap.h: other
  * nodes would believe it if it had its node's address by the time that it gets there. Tunnels that
  * lead elsewhere are the pod's own business. */
@@ -142,6 +166,7 @@ static __noinline int sender_forges(struct __sk_buff *skb, const struct packet *
 {
 	struct hint hint = {};
 	void *data, *end;
+	int to;
 
 	if (!option_is_due(p) && !unwrap_may_be(p, parsed))
 		return false;
@@ -153,7 +178,10 @@ static __noinline int sender_forges(struct __sk_buff *skb, const struct packet *
 		return true;
 	if (!unwrap_may_be(p, parsed) || !unwrap_read(&hint, p, data, end))
 		return false;
-	return hint.direct == DIRECT_GENEVE || unwrap_is_ours(&hint, p, data, end);
+	if (hint.direct == DIRECT_GENEVE)
+		return true;
+	to = unwrap_is_ours(&hint, p, data, end);
+	return to == UNWRAP_NODE_PORT ? sender_is_to_node(&hint, p, data, end) : to;
 }
 
 /* A pod without an address may look for one by DHCP. */

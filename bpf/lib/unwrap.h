@@ -31,24 +31,35 @@ static __always_inline bool unwrap_is_node(const struct addr *addr)
 	return node && node->number;
 }
 
-/* Reports whether a frontend has a row, or its port has one for any address. */
-static __always_inline bool unwrap_has_row(const struct svc_key *frontend)
+/* What a destination is. */
+enum unwrap_to {
+	UNWRAP_NOTHING,
+	UNWRAP_FRONTEND,
+	/* its port is a NodePort, which nodes may have at addresses that no Node object lists */
+	UNWRAP_NODE_PORT,
+};
+
+/* Looks for the row of a frontend, and for that of its port at any address. */
+static __always_inline enum unwrap_to unwrap_row(const struct svc_key *frontend)
 {
 	struct svc_key key = *frontend;
 
 	if (bpf_map_lookup_elem(&svcs, &key))
-		return true;
+		return UNWRAP_FRONTEND;
 	key.addr = addr_any(&key.addr);
-	return bpf_map_lookup_elem(&svcs, &key);
+	return bpf_map_lookup_elem(&svcs, &key) ? UNWRAP_NODE_PORT : UNWRAP_NOTHING;
 }
 
-/* Reports whether a destination is a frontend, here or on a node that is not drained. */
+/* Says whether a destination is a frontend, here or on a node that is not drained. Returns an enum
+ * unwrap_to. */
 static __noinline int unwrap_is_frontend(struct svc_key *to)
 {
-	if (unwrap_has_row(to))
-		return true;
+	enum unwrap_to found = unwrap_row(to);
+
+	if (found)
+		return found;
 	to->hosted = HOSTED_BACKEND; /* it was a frontend before this node was drained */
-	return unwrap_has_row(to);
+	return unwrap_row(to);
 }
 
 /* Reports whether an address is a frontend's. Those with NodePorts are the nodes'. */
@@ -62,9 +73,9 @@ static __noinline int unwrap_is_address(const struct addr *addr)
 	return bpf_map_lookup_elem(&svcs, &key) && unwrap_is_node(addr);
 }
 
-/* Reports whether an inner packet is for a frontend, or if it has no ports for a frontend's address:
- * it may be about one. A backend may also be the end of tunnels that are none of our business. */
-static __always_inline bool unwrap_is_due_to(struct svc_key *key, const struct udphdr *ports)
+/* Says whether an inner packet is for a frontend, or if it has no ports for a frontend's address: it
+ * may be about one. A backend may also be the end of tunnels that are none of our business. */
+static __always_inline int unwrap_is_due_to(struct svc_key *key, const struct udphdr *ports)
 {
 	if (key->proto != IPPROTO_TCP && key->proto != IPPROTO_UDP && key->proto != IPPROTO_SCTP)
 		return unwrap_is_address(&key->addr);
@@ -74,7 +85,7 @@ static __always_inline bool unwrap_is_due_to(struct svc_key *key, const struct u
 	return unwrap_is_frontend(key);
 }
 
-static __always_inline bool unwrap_is_for4(__u32 at, void *data, void *end)
+static __always_inline int unwrap_is_for4(__u32 at, void *data, void *end)
 {
 	struct iphdr *ip = packet_at(data, end, at, sizeof(*ip));
 	struct svc_key key = {};
@@ -88,7 +99,7 @@ static __always_inline bool unwrap_is_for4(__u32 at, void *data, void *end)
 	return unwrap_is_due_to(&key, packet_at(data, end, at + ip->ihl * 4, sizeof(struct udphdr)));
 }
 
-static __always_inline bool unwrap_is_for6(__u32 at, void *data, void *end)
+static __always_inline int unwrap_is_for6(__u32 at, void *data, void *end)
 {
 	struct ipv6hdr *ip = packet_at(data, end, at, sizeof(*ip));
 	struct svc_key key = {};
@@ -147,7 +158,8 @@ static __noinline int unwrap_read(struct hint *hint, const struct packet *p, voi
 					    : unwrap_read_ipip(hint, p, data, end);
 }
 
-/* Reports whether the inner packet of the encapsulation that was read is for a frontend. */
+/* Says whether the inner packet of the encapsulation that was read is for a frontend. Returns an enum
+ * unwrap_to. */
 static __noinline int unwrap_is_ours(const struct hint *hint, const struct packet *p, void *data, void *end)
 {
 	__u32 at = p->l3 + hint->len;

@@ -246,6 +246,7 @@ func forgedByPod(pod, other string, f family) map[string]struct {
 		return packet{from: f.client + ":4000", to: at, proto: tcp, flags: syn}.bytes()
 	}
 	vip, far := to(f.vip+":80"), to(f.client+":80")
+	nodePort := func(at string) []byte { return inIPIP(pod, other+":6666", to(at+":30080")) }
 	class := inGeneve(pod, other+":80", vip)
 	binary.BigEndian.PutUint16(class[len(class)-len(vip)-8:], 0x0102) // of the option
 	list := map[string]sentByPod{
@@ -255,6 +256,9 @@ func forgedByPod(pod, other string, f family) map[string]struct {
 		"geneve of our class, elsewhere":  {inGeneve(pod, other+":6666", far), true},
 		"an option of ours":               {withOption(pod, other+":6666", packet{from: pod + ":4000", to: f.vip + ":80", proto: tcp, flags: syn}.bytes()), true},
 		"to the node":                     {inIPIP(pod, f.node+":6666", vip), true},
+		"ip in ip to a node's NodePort":   {nodePort(map[string]string{"0.0.0.0": "192.0.2.2", "[::]": "[2001:db8::2]"}[f.any]), true},
+		"to this node's NodePort":         {nodePort(f.node), true},
+		"to that number elsewhere":        {nodePort(f.client), false},
 		"ip in ip elsewhere":              {inIPIP(pod, other+":6666", far), false},
 		"geneve of another class":         {class, false},
 		"vxlan to another pod":            {packet{from: pod + ":4000", to: other + ":8472", proto: udp, payload: 100}.bytes(), false},
@@ -280,6 +284,7 @@ func TestForgedByPods(t *testing.T) {
 		w := newPodWorld(t, standardConfig(), unchecked)
 		for name, f := range families() {
 			w.service(t, f.vip+":80", tcp, maps.LoadBalancer, "", false)
+			w.service(t, f.any+":30080", tcp, maps.NodePort, "", false)
 			pod, other := brackets(map[string]string{"v4": pod4, "v6": pod6}[name]), brackets(map[string]string{"v4": other4, "v6": other6}[name])
 			for what, s := range forgedByPod(pod, other, f) {
 				before := w.counted(t, "forged")

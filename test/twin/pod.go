@@ -249,7 +249,7 @@ func (s *step) isForged() bool {
 		return true
 	}
 	t, ok := s.readTunnel()
-	return ok && (t.mode == DirectGeneve || s.leadsToFrontend(t))
+	return ok && (t.mode == DirectGeneve || s.leadsTo(t, s.isNodesFrontend))
 }
 
 // ends returns the source or the destination of a packet; IPv4-mapped addresses become the IPv4

@@ -32,7 +32,7 @@ func (s *step) unwrap() {
 	if !ok || !s.Nodes[t.from] || t.source > lastSource {
 		return
 	}
-	if t.port != 0 && !(s.leadsToFrontend(t) && s.isHere()) || t.port == 0 && !s.isAboutOurs(t) {
+	if t.port != 0 && !(s.leadsTo(t, s.isFrontend) && s.isHere()) || t.port == 0 && !s.isAboutOurs(t) {
 		return
 	}
 	s.frame = append(bytes.Clone(s.frame[:s.l3]), s.frame[s.l3+t.size:]...)
@@ -113,9 +113,21 @@ func (t *Tables) isFrontend(to netip.AddrPort, proto uint8) bool {
 	return false
 }
 
-// leadsToFrontend reports whether the content of a tunnel is for a frontend. A packet without
-// readable ports may concern one.
-func (s *step) leadsToFrontend(t tunnel) bool {
+// isNodesFrontend reports the same of what a pod sends. At an address that is nobody's, the number of
+// a NodePort is only a number.
+func (t *Tables) isNodesFrontend(to netip.AddrPort, proto uint8) bool {
+	_, own := t.Addresses[to.Addr()]
+	if own || t.Nodes[to.Addr()] {
+		return t.isFrontend(to, proto)
+	}
+	_, open := t.Frontends[Key{to, proto}]
+	_, closed := t.Closed[Key{to, proto}]
+	return open || closed
+}
+
+// leadsTo reports whether the content of a tunnel is for a frontend. A packet without readable ports
+// may concern one.
+func (s *step) leadsTo(t tunnel, isFrontend func(netip.AddrPort, uint8) bool) bool {
 	inner := s.frame[s.l3+t.size:]
 	if len(inner) < s.base() || inner[0]>>4 != s.frame[s.l3]>>4 {
 		return false
@@ -138,7 +150,7 @@ func (s *step) leadsToFrontend(t tunnel) bool {
 	if len(inner) < l4+8 {
 		return false
 	}
-	return s.isFrontend(netip.AddrPortFrom(to, binary.BigEndian.Uint16(inner[l4+2:])), proto)
+	return isFrontend(netip.AddrPortFrom(to, binary.BigEndian.Uint16(inner[l4+2:])), proto)
 }
 
 // isAboutOurs reports whether the content of a tunnel was forwarded from the address that it came to.
