@@ -51,6 +51,13 @@ static __always_inline __u32 proxy_of(struct __sk_buff *skb, const struct pod *f
 	return link ? link->proxy : 0;
 }
 
+/* Reports whether an IPv6 address is one by which a cloud serves its machines as by link-local ones:
+ * in fd00:ec2::/32 (Amazon) or fd20:ce::/32 (Google). */
+static __always_inline bool proxy_is_cloud6(__u32 first)
+{
+	return first == 0xfd000ec2 || first == 0xfd2000ce;
+}
+
 /* Reports whether a packet never goes to a proxy: its destination is the node, or one that the node
  * must not dial on the pod's behalf: unspecified, multicast, or link-local, where a cloud's metadata
  * service trusts whatever the node asks. */
@@ -60,7 +67,7 @@ static __always_inline bool proxy_is_beside(const struct packet *p)
 	struct addr to = p->flow.daddr; /* as in pods_at */
 
 	if (p->is_v4 ? first >> 24 == 0 || first >> 16 == 0xa9fe || first >= 0xe0000000
-		     : first >> 22 == 0xfe800000 >> 22 || first >> 24 == 0xff)
+		     : first >> 22 == 0xfe800000 >> 22 || first >> 24 == 0xff || proxy_is_cloud6(first))
 		return true;
 	return addr_is_any(&to) || bpf_map_lookup_elem(&node_addrs, &to);
 }

@@ -166,10 +166,11 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// linkLocal returns addresses that packets are forwarded to although they are meant for the link.
+// linkLocal returns addresses that packets are forwarded to although they are meant for the link, or
+// for a cloud's machines.
 func (f family) linkLocal() []string {
 	if f.any == "[::]" {
-		return nil // the node does not forward to these
+		return []string{"[fd00:ec2::254]", "[fd00:ec2::23]", "[fd20:ce::254]"} // the node does not forward to fe80::/10
 	}
 	return []string{"169.254.169.254", "169.254.0.1", "169.254.255.254"}
 }
