@@ -31,6 +31,12 @@ func (n *node) everything() (lines []string) {
 // TestNothingIsLeft checks that cleanup restores what init and an agent changed on a node, whatever
 // it was before.
 func TestNothingIsLeft(t *testing.T) {
+	for _, accept := range []string{"0", "1"} {
+		t.Run("accept_local="+accept, func(t *testing.T) { nothingIsLeft(t, accept) })
+	}
+}
+
+func nothingIsLeft(t *testing.T, acceptLocal string) {
 	n := newNode(t)
 	rig.Veth(t, n.ns, "eth0", rig.NewNetns(t, "network"), "node0")
 	rig.Address(t, n.ns, "eth0", "192.0.2.1/24", "2001:db8::1/64")
@@ -40,7 +46,7 @@ func TestNothingIsLeft(t *testing.T) {
 		}
 	}
 	for name, value := range map[string]string{
-		"net/ipv4/ip_forward": "0", "net/ipv4/conf/all/accept_redirects": "0", "net/ipv4/conf/lo/forwarding": "1",
+		"net/ipv4/ip_forward": "0", "net/ipv4/conf/all/accept_redirects": "0", "net/ipv4/conf/lo/forwarding": "1", "net/ipv4/conf/lo/accept_local": acceptLocal,
 		"net/ipv6/conf/eth0/accept_ra": "1", "net/ipv6/conf/lo/accept_ra": "2",
 	} {
 		if err := n.ns.SetSysctl(name, value); err != nil {

@@ -27,6 +27,9 @@ func packetsOf(cfg *config.Config, store *model.Store) (*datapath.Packets, error
 		Own:      func() []netip.Addr { return store.Self().Addrs },
 		Pods:     cfg.PodNetwork == "main", Chained: cfg.PodNetwork == "chained" && cfg.Bandwidth == "true", IsPod: cni.IsDevice, Node: cfg.PodNetwork != "off",
 	}
+	packets.Note = func(setting, was, is string) error {
+		return note(procSys, cfg.StateDir, map[string]change{setting: {was, is}})
+	}
 	if cfg.Routing == fabric.VXLAN {
 		packets.Tunnel, packets.TunnelPort = fabric.DeviceName, fabric.Port
 	}

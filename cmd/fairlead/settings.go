@@ -15,7 +15,8 @@ import (
 // settingsFile is the name of the file in the state directory.
 const settingsFile = "settings.json"
 
-// settings are the kernel settings that "fairlead init" changed, so that cleanup can restore them.
+// settings are the kernel settings that "fairlead init" or an agent changed, so that cleanup can
+// restore them.
 type settings struct {
 	Boot  string            `json:"boot"`  // the changes are lost when the kernel restarts
 	Files map[string]change `json:"files"` // by path below /proc/sys

@@ -39,6 +39,9 @@ type Packets struct {
 	Tunnel  string // name of the device that leads to the pods of other nodes; "" if there is none
 	// TunnelPort is the UDP port at which nodes receive what is sent through the tunnel.
 	TunnelPort uint16
+	// Note saves a setting below /proc/sys before it is changed, with its value until then and after,
+	// so that cleanup can restore it; nil if nobody does.
+	Note func(setting, was, is string) error
 	// AnySourcePort is whether nodes may send through the tunnel and in Geneve from any source port.
 	AnySourcePort bool
 }
@@ -178,7 +181,7 @@ func (d *Datapath) syncDevices() error {
 	}
 	between, err := d.between()
 	if len(list) > 0 && d.servesDevices() {
-		err = errors.Join(err, setAcceptLocal(true))
+		err = errors.Join(err, d.turnOnAcceptLocal())
 	}
 	err = errors.Join(err, d.maps.SetLinkAddrs(macs), sync(slices.Concat(between, d.podDevices(), list), d.outside.programs))
 	served := map[uint32]bool{}

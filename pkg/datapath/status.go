@@ -118,14 +118,8 @@ func Cleanup(bpffs string) (HandedOver, error) {
 		return HandedOver{}, err
 	}
 	over := handOver(p.maps)
-	_, none := os.Stat(p.devs)
 	if err := p.detachAll(); err != nil {
 		return over, err
-	}
-	if none == nil { // devices had programs
-		if err := setAcceptLocal(false); err != nil {
-			return over, err
-		}
 	}
 	// Retire the set of maps as a whole: half of it would be taken for maps of an older version.
 	if err := os.Rename(p.maps, p.stage); err != nil && !errors.Is(err, fs.ErrNotExist) {
