@@ -1,6 +1,7 @@
 package preflight
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -29,7 +30,10 @@ func ListChains() ([]Chain, error) {
 			return false
 		}
 		text := func(attr uint16) string { return nl.BytesToString(attrs[attr].Value) }
-		chains = append(chains, Chain{text(unix.NFTA_CHAIN_TABLE), text(unix.NFTA_CHAIN_NAME)})
+		family := message[0]
+		chains = append(chains, Chain{
+			text(unix.NFTA_CHAIN_TABLE), text(unix.NFTA_CHAIN_NAME), (family == unix.NFPROTO_INET || family == unix.NFPROTO_IPV4) && dropsForwarded(attrs[unix.NFTA_CHAIN_HOOK].Value, attrs[unix.NFTA_CHAIN_POLICY].Value),
+		})
 		return len(chains) < maxChains
 	})
 	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
@@ -42,4 +46,20 @@ func ListChains() ([]Chain, error) {
 		return chains, fmt.Errorf("list chains of nftables: %w", err)
 	}
 	return chains, nil
+}
+
+// The values by which a chain of either family is asked about packets that are forwarded, and by
+// which it drops what no rule decides about.
+const (
+	hookForward = 2 // NF_INET_FORWARD
+	policyDrop  = 0 // NF_DROP
+)
+
+// dropsForwarded reports whether a chain with this hook and policy drops forwarded packets unless a
+// rule accepts them.
+func dropsForwarded(hook, policy []byte) bool {
+	inner, err := nl.ParseRouteAttrAsMap(hook)
+	number := inner[unix.NFTA_HOOK_HOOKNUM].Value
+	return err == nil && len(number) == 4 && binary.BigEndian.Uint32(number) == hookForward &&
+		len(policy) == 4 && binary.BigEndian.Uint32(policy) == policyDrop
 }

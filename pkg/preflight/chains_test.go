@@ -73,8 +73,17 @@ func TestListChains(t *testing.T) {
 			}
 			messages = append(messages, nftMessage(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWCHAIN, flags, 0,
 				table(unix.NFTA_CHAIN_TABLE), nl.NewRtAttr(unix.NFTA_CHAIN_NAME, nl.ZeroTerminated(name))))
-			want = append(want, Chain{"kube-proxy", name})
+			want = append(want, Chain{"kube-proxy", name, false})
 		}
+		forward := func(name string, policy uint32) []byte {
+			hook := nl.NewRtAttr(unix.NFTA_CHAIN_HOOK|unix.NLA_F_NESTED, nil)
+			hook.AddRtAttr(unix.NFTA_HOOK_HOOKNUM, binary.BigEndian.AppendUint32(nil, hookForward))
+			hook.AddRtAttr(unix.NFTA_HOOK_PRIORITY, make([]byte, 4))
+			return nftMessage(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, 0, table(unix.NFTA_CHAIN_TABLE),
+				nl.NewRtAttr(unix.NFTA_CHAIN_NAME, nl.ZeroTerminated(name)), hook, nl.NewRtAttr(unix.NFTA_CHAIN_POLICY, binary.BigEndian.AppendUint32(nil, policy)))
+		}
+		messages = slices.Insert(messages, 1, forward("accepts", 1), forward("drops", policyDrop))
+		want = append(want, Chain{"kube-proxy", "accepts", false}, Chain{"kube-proxy", "drops", true})
 		if err := nft(messages...); err != nil {
 			return fmt.Errorf("make chains: %w", err)
 		}

@@ -128,13 +128,18 @@ func rivalOutcomes() []outcome {
 	return []outcome{
 		{"kube-proxy", "process", set("proc/99/comm", "kube-proxy\n"), Warn, "its process", "--cleanup"},
 		{"kube-proxy", "IPVS", set("sys/class/net/kube-ipvs0/x", ""), Warn, "device kube-ipvs0", "--cleanup"},
-		{"kube-proxy", "iptables", chains(Chain{"nat", "KUBE-SERVICES"}, Chain{"nat", "KUBE-SVC-X"}, Chain{"nat", "INPUT"}), Warn, "2 chains of its rules", "--cleanup"},
-		{"kube-proxy", "nftables", chains(Chain{"kube-proxy", "services"}), Warn, "1 chains", "--cleanup"},
+		{"forward chains", "Docker's", chains(Chain{"filter", "FORWARD", true}, Chain{"filter", "DOCKER", false}), Warn, "FORWARD of table filter drops", "-i lo -j ACCEPT"},
+		{"forward chains", "pods by the stack", all(chains(Chain{"filter", "FORWARD", true}), func(m *machine) { m.Options.HostRouting = "stack" }), Warn, "all that pods send", "-i lo"},
+		{"forward chains", "that accept", chains(Chain{"filter", "FORWARD", false}), OK, "none drops", ""},
+		{"forward chains", "of legacy iptables", all(chains(), set("proc/net/ip_tables_names", "filter\n")), Unknown, "legacy", "-P FORWARD DROP"},
+		{"forward chains", "cannot be listed", func(m *machine) { m.Chains = func() ([]Chain, error) { return nil, denied() } }, Unknown, "could not be checked", "as root"},
+		{"kube-proxy", "iptables", chains(Chain{"nat", "KUBE-SERVICES", false}, Chain{"nat", "KUBE-SVC-X", false}, Chain{"nat", "INPUT", false}), Warn, "2 chains of its rules", "--cleanup"},
+		{"kube-proxy", "nftables", chains(Chain{"kube-proxy", "services", false}), Warn, "1 chains", "--cleanup"},
 		{"kube-proxy", "chains not seen", unseen, Unknown, "chains of nftables (look: permission denied)", "as root"},
 		{"kube-proxy", "legacy iptables", set("proc/net/ip_tables_names", "nat\n"), Unknown, "legacy iptables", "as root"},
 		{"kube-proxy", "in a container", set("proc/1/comm", "fairlead\n"), Unknown, "only the processes of this container", "on the node"},
 		{"other networks", "devices", all(set("sys/class/net/cilium_host/x", ""), set("sys/class/net/cali123/x", "")), Warn, "device cali123 (Calico), device cilium_host (Cilium)", "recreated"},
-		{"other networks", "chains", chains(Chain{"filter", "FLANNEL-FWD"}), Warn, "chain FLANNEL-FWD (Flannel)", "recreated"},
+		{"other networks", "chains", chains(Chain{"filter", "FLANNEL-FWD", false}), Warn, "chain FLANNEL-FWD (Flannel)", "recreated"},
 		{"other networks", "many", func(m *machine) {
 			for i := range 9 {
 				m.files[fmt.Sprintf("sys/class/net/cali%d/x", i)] = ""

@@ -65,7 +65,7 @@ func (n *Node) Check() *Report {
 	lines = append(lines, n.devices(found, err)...)
 	lines = append(lines, n.mtu(found))
 	if !n.Options.NoDevices {
-		lines = append(lines, n.forwarding())
+		lines = append(lines, n.forwarding(), n.forwardChains())
 	}
 	if n.Options.PodNetwork == "main" {
 		lines = append(lines, n.reversePath())

@@ -64,7 +64,7 @@ func sound() *machine {
 		BPFFS:  func() (string, error) { return "/sys/fs/bpf", nil },
 		Memory: func() (Memory, error) { return Memory{24 << 20, 88 << 20}, nil },
 		Chains: func() ([]Chain, error) {
-			return []Chain{{"mangle", "KUBE-KUBELET-CANARY"}, {"mangle", "KUBE-IPTABLES-HINT"}, {"filter", "KUBE-FIREWALL"}, {"filter", "INPUT"}}, nil
+			return []Chain{{"mangle", "KUBE-KUBELET-CANARY", false}, {"mangle", "KUBE-IPTABLES-HINT", false}, {"filter", "KUBE-FIREWALL", false}, {"filter", "INPUT", false}}, nil
 		},
 		Devices: func() ([]devices.Device, error) {
 			return []devices.Device{

@@ -8,7 +8,12 @@ import (
 )
 
 // Chain is an nftables chain, which may have been created through iptables.
-type Chain struct{ Table, Name string }
+type Chain struct {
+	Table, Name string
+	// Drops means that the kernel shows it the IPv4 packets that it forwards, and that it drops those
+	// that no rule accepts.
+	Drops bool
+}
 
 const maxNamed = 5 // names listed; the rest is counted
 
