@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"fairlead.io/fairlead/pkg/datapath"
@@ -30,8 +31,16 @@ func (a *agent) tables() (s observe.Status, err error) {
 	stats := r.Stats()
 	s.Services, s.Frontends, s.Backends = stats.Services, stats.Frontends, stats.Backends
 	reading, err := a.measure()
-	s.Maps, s.Fragments, s.Snat = reading.Maps, reading.Fragments, &reading.Snat
+	a.fillMaps(&s, &reading)
 	return s, err
+}
+
+// fillMaps adds what was read from the maps.
+func (a *agent) fillMaps(s *observe.Status, from *observe.Reading) {
+	s.Maps, s.Fragments, s.Snat = from.Maps, from.Fragments, &from.Snat
+	if a.current() != nil {
+		s.Pins = &observe.PinStatus{Missing: from.Unpinned}
+	}
 }
 
 // complete adds the state of the programs and what only the agent knows to the state of the maps,
@@ -61,8 +70,9 @@ func (a *agent) complete(s *observe.Status, err error) {
 		s.Snat.Uses = a.snatUses(s.Snat.RefusedLately > 0)
 	}
 	s.PodNetwork, s.Policies, s.Sockmap = a.podStatus(), a.policies.status(), a.accelerator.status()
-	s.Disbelieved = a.nodes.Refused()
 	attached, failed := a.path.Status()
+	fillPins(s.Pins, &attached.Pins)
+	s.Disbelieved = a.nodes.Refused()
 	s.Datapath.CgroupRoot = attached.CgroupRoot
 	s.Datapath.Features = map[string]bool{
 		"refuse with ECONNREFUSED": attached.Features.CanRefuse, "abort sockets of backends that are gone": a.sweeps(),
@@ -109,4 +119,27 @@ func (a *agent) serviceRanges() *observe.ServiceRanges {
 		ranges.Ranges = append(ranges.Ranges, object.CIDRs...)
 	}
 	return ranges
+}
+
+// fillPins adds what the agent has done about pins that others removed. There is nothing to fill before
+// there are maps.
+func fillPins(s *observe.PinStatus, from *datapath.Pins) {
+	if s == nil {
+		return
+	}
+	s.Restored, s.Last, s.LastTime = from.Restored, from.Last, from.At
+	if from.Err != nil {
+		s.Error = from.Err.Error()
+	}
+}
+
+// tellPins returns a function that posts an event about pins that had to be restored. The log has it
+// already.
+func (a *agent) tellPins(events eventSink) func(names []string) {
+	return func(names []string) {
+		if events != nil {
+			events.Node(a.store.Self().UID, true, "PinsRemoved", fmt.Sprintf("Somebody removed pins of maps of this node (%s). They are restored, and nothing "+
+				"is lost. Find out who removes files below the directory fairlead of the node's BPF file system.", strings.Join(names, ", ")))
+		}
+	}
 }

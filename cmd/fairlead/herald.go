@@ -39,7 +39,7 @@ func newHerald(look func() []string, store *model.Store, events eventSink, log *
 func (a *agent) degraded() []string {
 	var status observe.Status
 	reading, err := a.measure()
-	status.Maps, status.Snat = reading.Maps, &reading.Snat
+	a.fillMaps(&status, &reading)
 	a.complete(&status, err)
 	return status.Degraded
 }

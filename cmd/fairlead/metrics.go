@@ -53,12 +53,13 @@ func (a *agent) measure() (observe.Reading, error) {
 func (a *agent) sample() metrics.Sample {
 	var status observe.Status
 	reading, err := a.measure()
-	status.Maps, status.Snat = reading.Maps, &reading.Snat
+	a.fillMaps(&status, &reading)
 	a.complete(&status, err)
 	s := metrics.Sample{
 		Degraded: len(status.Degraded) > 0,
 		Kernel: metrics.Kernel{
 			Reading: reading, Programs: status.Datapath.Programs, Attachment: status.Datapath.Attachment, Outside: status.Datapath.Outside,
+			Pins: status.Pins,
 		},
 		Waiting: a.waiting(),
 		Source:  a.source.sample(),

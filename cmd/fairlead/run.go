@@ -174,6 +174,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		return err
 	}
 	start("attachment", path.WatchAttachment)
+	start("pins", func(ctx context.Context) error { return path.WatchPins(ctx, agent.tellPins(around.events)) })
 	start("nodes", agent.nodes.Run)
 	start("devices", func(ctx context.Context) error { return path.Watch(ctx, store.SelfChanged(), setLocal) })
 	start("reconcile", func(ctx context.Context) error { return errors.Join(reconciler.Run(ctx), guards.Close()) })

@@ -73,6 +73,7 @@ type Datapath struct {
 	hookTypes map[string]ebpf.AttachType
 	links     map[string]link.Link // by program name
 	attached  Attachment
+	repinned  Pins
 	needs     hookSet // hooks needed by the frontends so far
 
 	packets Packets // its zero value serves no device

@@ -21,6 +21,7 @@ type Status struct {
 	Features   Features // zero before Attach
 	Programs   []ProgramStatus
 	Attachment Attachment // result of the last check
+	Pins       Pins
 	Outside    OutsideStatus
 }
 
@@ -42,7 +43,7 @@ type ProgramStatus struct {
 func (d *Datapath) Status() (Status, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	status := Status{CgroupRoot: d.cgroup.path, Features: d.features, Attachment: d.attached, Outside: d.outsideStatus()}
+	status := Status{CgroupRoot: d.cgroup.path, Features: d.features, Attachment: d.attached, Pins: d.repinned, Outside: d.outsideStatus()}
 	if err := d.listHooks(); err != nil {
 		return status, err
 	}

@@ -247,8 +247,8 @@ func Open(dir string, readOnly bool) (*Maps, error) {
 	case len(missing) == len(m.fields()):
 		err = fmt.Errorf("open maps in %s: none is pinned: %w", dir, fs.ErrNotExist)
 	case readOnly && len(missing) > 0:
-		err = fmt.Errorf("open maps in %s: %q not pinned: the agent that made the set has another version: %w",
-			dir, missing, ErrIncompatible)
+		err = fmt.Errorf("open maps in %s: %q not pinned: the agent that made the set has another version, or somebody removed these pins, "+
+			"which an agent that runs restores within seconds: %w", dir, missing, ErrIncompatible)
 	case readOnly:
 	default:
 		err = m.complete(dir, missing)

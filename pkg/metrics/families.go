@@ -43,6 +43,20 @@ func nodeFamilies() []family {
 			func(s *Sample) float64 {
 				return s.attachment(func(a *observe.AttachmentStatus) float64 { return float64(a.Mended) })
 			}),
+		gauge("fairlead_map_pins_missing", "Maps whose pin somebody has removed and the agent has not restored yet. Programs go on with such a map; commands cannot read it.",
+			func(s *Sample) float64 {
+				if s.Kernel.Pins == nil {
+					return 0
+				}
+				return float64(len(s.Kernel.Pins.Missing))
+			}),
+		counter("fairlead_map_pin_repairs_total", "Pins of maps that were found gone or replaced, and were restored.",
+			func(s *Sample) float64 {
+				if s.Kernel.Pins == nil {
+					return 0
+				}
+				return float64(s.Kernel.Pins.Restored)
+			}),
 		gauge("fairlead_program_check_timestamp_seconds", "Time of the last check that the programs are at work; 0: never.",
 			func(s *Sample) float64 {
 				return s.attachment(func(a *observe.AttachmentStatus) float64 { return seconds(a.Checked) })

@@ -41,6 +41,7 @@ func sample() Sample {
 					{Name: "conn_peers", Capacity: 800, Memory: 2048},
 				}, Fragments: observe.FragmentStatus{Kept: 101, Returned: 102, Lost: 103, Refused: 104}},
 			Programs: []observe.ProgramStatus{{Name: "sock_connect4", Attached: true}, {Name: "sock_connect6"}, {Name: "sock_bind4", Idle: true}},
+			Pins:     &observe.PinStatus{Missing: []string{"/pins/a"}, Restored: 53},
 			Attachment: &observe.AttachmentStatus{Checked: time.Unix(1004, 0), Mended: 51, Families: []observe.FamilyProof{
 				{Family: "IPv4", State: "proven"}, {Family: "IPv6", State: "missed"}, {Family: "IPvX", State: "unknown"},
 			}},

@@ -46,6 +46,8 @@ type Sample struct {
 type Kernel struct {
 	observe.Reading
 	Programs []observe.ProgramStatus
+	// Pins is nil before there are maps.
+	Pins *observe.PinStatus
 	// Attachment is nil before the first check of it.
 	Attachment *observe.AttachmentStatus
 	// Outside is nil if there are no devices to serve.

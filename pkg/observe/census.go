@@ -1,7 +1,9 @@
 package observe
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"sync"
 	"time"
 
@@ -113,6 +115,9 @@ func overBy(unless string, end time.Time) string {
 // readCensus adds row counts to the statuses of the pinned maps that evict rows.
 func (g *Gauge) readCensus(statuses []MapStatus) error {
 	turnover, err := maps.OpenTurnover(g.dir, true)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -123,6 +128,9 @@ func (g *Gauge) readCensus(statuses []MapStatus) error {
 			continue
 		}
 		m, err := ebpf.LoadPinnedMap(s.Pin, &ebpf.LoadPinOptions{ReadOnly: true})
+		if errors.Is(err, fs.ErrNotExist) { // removed just now
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("open map %s: %w", s.Pin, err)
 		}

@@ -3,6 +3,7 @@ package observe
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"sync"
 	"time"
@@ -40,15 +41,22 @@ type Reading struct {
 	Counters  []Counter
 	Fragments FragmentStatus
 	Snat      SnatStatus // without its uses
+	// Unpinned are the paths of pins that are gone, or are of something else, which is then said.
+	// Maps lacks their maps.
+	Unpinned []string
 }
 
 // Read returns the present state. It opens the pins each time: an open map keeps its memory even
-// after a larger one has replaced it.
+// after a larger one has replaced it. A pin that cannot be opened is no error unless none
+// can.
 func (g *Gauge) Read() (r Reading, err error) {
 	for _, info := range (&maps.Maps{}).All() {
 		if err := g.readMap(info, &r); err != nil {
 			return Reading{}, err
 		}
+	}
+	if len(r.Maps) == 0 {
+		return r, fmt.Errorf("open maps in %s: no pin can be opened: %w", g.dir, fs.ErrNotExist)
 	}
 	r.Snat = g.snat(refusedForPorts(r.Counters), time.Now())
 	return r, g.readCensus(r.Maps)
@@ -72,8 +80,13 @@ func (g *Gauge) snat(refused uint64, now time.Time) (s SnatStatus) {
 func (g *Gauge) readMap(info maps.Info, r *Reading) (err error) {
 	pin := filepath.Join(g.dir, info.Name)
 	m, err := ebpf.LoadPinnedMap(pin, &ebpf.LoadPinOptions{ReadOnly: true})
-	if err != nil {
-		return fmt.Errorf("open map %s: %w", pin, err)
+	if errors.Is(err, fs.ErrNotExist) {
+		r.Unpinned = append(r.Unpinned, pin)
+		return nil
+	}
+	if err != nil { // something else is there
+		r.Unpinned = append(r.Unpinned, fmt.Sprintf("%s (%v)", pin, err))
+		return nil
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
 	kernel, err := m.Info()

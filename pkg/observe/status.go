@@ -28,7 +28,9 @@ type Status struct {
 	// Sockmap is nil without an agent, or if no connection may bypass TCP.
 	Sockmap *SockmapStatus `json:"sockmap,omitempty"`
 	// Policies is nil without an agent, or if it does not ask an API server.
-	Policies  *PolicyStatus  `json:"networkPolicies,omitempty"`
+	Policies *PolicyStatus `json:"networkPolicies,omitempty"`
+	// Pins is nil without an agent, or before it has maps.
+	Pins      *PinStatus     `json:"pins,omitempty"`
 	Fragments FragmentStatus `json:"fragments"`
 	Services  int            `json:"services"`
 	Frontends int            `json:"frontends"`
@@ -164,6 +166,7 @@ func (s *Status) Judge() {
 		}
 	}
 	s.Agent.judge(say)
+	s.Pins.judge(say)
 	s.Datapath.Attachment.judge(s.Datapath.CgroupRoot, say)
 	s.Datapath.Outside.judge(say)
 	s.Flows.judge(say)
@@ -182,7 +185,7 @@ func (s *Status) Judge() {
 
 // judgeServing reports what a node that serves Services cannot do without.
 func (s *Status) judgeServing(say func(string, ...any)) {
-	if len(s.Maps) == 0 {
+	if len(s.Maps) == 0 && (s.Pins == nil || len(s.Pins.Missing) == 0) {
 		say("There are no maps.")
 	}
 	if len(s.Datapath.Programs) == 0 {

@@ -51,6 +51,7 @@ func sampleStatus() Status {
 			Routing:   &RoutingStatus{Mode: "native", Nodes: 2, Routes: 6, Mended: 1, Left: []string{"10.4.0.0/24 of node n4: it is far"}},
 		},
 		Policies:  &PolicyStatus{Count: new(3), Checked: at},
+		Pins:      &PinStatus{Restored: 2, Last: []string{"ct", "svcs"}, LastTime: at},
 		Fragments: FragmentStatus{Kept: 31, Returned: 29, Lost: 1, Refused: 2},
 		Maps: []MapStatus{
 			{Name: "svcs", Type: "Hash", Row: "a -> b", WrittenBy: "reconciler", ReadBy: "sock", Entries: &entries,
@@ -143,6 +144,12 @@ func TestJudge(t *testing.T) {
 			s.Sockmap = &SockmapStatus{On: true, Rated: 1, NotCovered: 3, Uncovered: map[string]string{"shop/web": "boom"}}
 		}, []string{"Connections of pod shop/web use TCP although they may bypass it: boom", "So do those of 2 more pods"}},
 		{"unknown past TCP", func(s *Status) { s.Sockmap = &SockmapStatus{Unread: "boom"} }, []string{"What bypasses TCP is unknown: boom"}},
+		{"a pin is gone", func(s *Status) { s.Pins = &PinStatus{Missing: []string{"/pins/svcs"}} },
+			[]string{"Somebody has removed or replaced pins: /pins/svcs. The maps go on, but commands cannot read them. The agent pins them again within seconds."}},
+		{"all pins are gone, for good", func(s *Status) {
+			s.Maps, s.Pins = nil, &PinStatus{Missing: []string{"a", "b", "c", "d", "e"}, Error: "no room"}
+		}, []string{"replaced pins: a, b, c and 2 more. ", "cannot be restored: no room."}},
+		{"pins were restored", func(s *Status) { s.Pins = &PinStatus{Restored: 2, Last: []string{"a", "b"}} }, nil},
 		{"no programs", func(s *Status) { s.Datapath.Programs = nil }, []string{"No program is attached"}},
 		{"not at work", func(s *Status) {
 			s.Datapath.Attachment.Families = []FamilyProof{{"IPv4", missed, "let pass"}, {"IPv6", missed, "let pass"}}

@@ -89,6 +89,9 @@ func (s *Status) WriteText(w io.Writer) error {
 	if len(s.Maps) > 0 {
 		row("maps", "%s", mapsText(s.Maps))
 	}
+	if s.Pins != nil && s.Pins.Restored > 0 {
+		row("pins", "%s", s.Pins.text())
+	}
 	if s.OptOut != nil && s.OptOut.Pods+s.OptOut.Waiting+s.OptOut.NotCovered > 0 {
 		row("opted out", "%s", s.OptOut.text())
 	}

@@ -1,0 +1,43 @@
+package observe
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// PinStatus says what others have done to the pins of the maps of an agent that runs.
+type PinStatus struct {
+	Missing  []string  `json:"missing,omitempty"` // paths of pins that are gone now, or are of something else
+	Restored uint64    `json:"restored"`          // pins that were found gone or replaced and were made again, since the start
+	Last     []string  `json:"last,omitempty"`    // names of the maps whose pins were restored last
+	LastTime time.Time `json:"lastTime,omitzero"`
+	Error    string    `json:"error,omitempty"` // why the agent cannot restore them
+}
+
+func (p *PinStatus) text() string {
+	return fmt.Sprintf("%d restored that somebody had removed, last %s of %s", p.Restored, clock(p.LastTime), strings.Join(p.Last, ", "))
+}
+
+// mostPins is how many pins a sentence names.
+const mostPins = 3
+
+func (p *PinStatus) judge(say func(string, ...any)) {
+	if p == nil {
+		return
+	}
+	if n := len(p.Missing); n > 0 {
+		named := strings.Join(p.Missing[:min(n, mostPins)], ", ")
+		if n > mostPins {
+			named += fmt.Sprintf(" and %d more", n-mostPins)
+		}
+		cure := "The agent pins them again within seconds."
+		if p.Error != "" {
+			cure = "Until they are pinned again, do not restart the agent: the next one would make empty maps in their place."
+		}
+		say("Somebody has removed or replaced pins: %s. The maps go on, but commands cannot read them. %s", named, cure)
+	}
+	if p.Error != "" {
+		say("Pins of maps cannot be restored: %s.", p.Error)
+	}
+}
