@@ -17,7 +17,7 @@ func (s *ServiceRanges) text() string {
 		return "ClusterIPs that nobody has are not refused: --service-cidrs=off"
 	}
 	if len(s.Ranges) == 0 {
-		return "ports that a ClusterIP does not have are refused; ClusterIPs that nobody has are not: the cluster has no ServiceCIDRs, and --service-cidrs names no networks"
+		return "ports that a ClusterIP does not have are refused; ClusterIPs that nobody has are not: the cluster has no ServiceCIDRs that the agent may read, and --service-cidrs names no networks"
 	}
 	words := make([]string, len(s.Ranges))
 	for i, cidr := range s.Ranges {

@@ -79,14 +79,15 @@ func (k *kind[A, M]) listAll(ctx context.Context, options metav1.ListOptions) (r
 	return list, err
 }
 
-// lacks reports whether the server does not know the kind. If so, it removes the objects of the
-// kind from the store, and returns when it is time to ask again.
+// lacks reports whether the server does not know the kind, or the agent may not read it, as with the
+// permissions of an older chart. If so, it removes the objects of the kind from the store, and returns
+// when it is time to ask again.
 func (k *kind[A, M]) lacks(ctx context.Context, err error) bool {
-	if k.lacking == 0 || !apierrors.IsNotFound(err) {
+	if k.lacking == 0 || !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
 		return false
 	}
 	k.replace(nil)
-	k.lack()
+	k.lack(apierrors.IsForbidden(err))
 	select {
 	case <-ctx.Done():
 	case <-time.After(k.lacking/2 + rand.N(k.lacking)): // spreads the nodes

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -16,18 +17,21 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// older answers as a server does that has no ServiceCIDRs yet.
+// older answers as a server does that has no ServiceCIDRs yet, or that has the permissions of an older
+// chart, which did not know them.
 type older struct {
 	next http.RoundTripper
 	ends *atomic.Bool
+	code int
+	why  metav1.StatusReason
 }
 
 // RoundTrip sends a request.
 func (o older) RoundTrip(request *http.Request) (*http.Response, error) {
 	if strings.HasSuffix(request.URL.Path, "/servicecidrs") && !o.ends.Load() {
-		body := `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"not found","reason":"NotFound","code":404}`
+		body := fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","reason":%q,"code":%d}`, o.why, o.code)
 		return &http.Response{
-			StatusCode: http.StatusNotFound, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), Request: request,
+			StatusCode: o.code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), Request: request,
 		}, nil
 	}
 	return o.next.RoundTrip(request)
@@ -37,11 +41,28 @@ func (o older) RoundTrip(request *http.Request) (*http.Response, error) {
 // cluster is upgraded to a version that has the kind. One that is being deleted no longer counts,
 // though Services keep it there.
 func testServiceCIDRs(w *world) {
+	w.followServiceCIDRs(older{code: http.StatusNotFound, why: metav1.StatusReasonNotFound})
+}
+
+// testForbiddenServiceCIDRs is the same where the agent may not read them until the chart is upgraded.
+// The log says so once, with the cure.
+func testForbiddenServiceCIDRs(w *world) {
+	log := w.followServiceCIDRs(older{code: http.StatusForbidden, why: metav1.StatusReasonForbidden})
+	if log.lines("may not read this kind of object") != 1 || log.lines("level=ERROR") != 0 {
+		w.Errorf("the log says it not just once:\n%s", log.text.String())
+	}
+}
+
+func (w *world) followServiceCIDRs(before older) *logBuffer {
+	w.Helper()
 	w.asAgent()
 	log, upgraded := &logBuffer{}, &atomic.Bool{}
 	cfg := w.server.Config()
 	cfg.Impersonate.UserName = "system:serviceaccount:kube-system:fairlead"
-	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return older{next, upgraded} })
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		before.next, before.ends = next, upgraded
+		return before
+	})
 	var err error
 	w.source, err = New(Config{REST: cfg, NodeName: node, ServiceCIDRs: true, Store: w.store, Log: slog.New(slog.NewTextHandler(log, nil))})
 	w.must(err)
@@ -102,4 +123,5 @@ func testServiceCIDRs(w *world) {
 			return e.InvolvedObject.Kind == "ServiceCIDR" && e.InvolvedObject.Name == "more" && e.Reason == "ServiceCIDRIgnored"
 		})
 	})
+	return log
 }

@@ -41,6 +41,7 @@ func TestSource(t *testing.T) {
 		{"network policies", testPolicies},
 		{"policies of acceleration", testAccelerations},
 		{"ranges of Services", testServiceCIDRs},
+		{"ranges of Services that are forbidden", testForbiddenServiceCIDRs},
 		{"from objects to rows", testToRows},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(newWorld(t, server)) })

@@ -17,7 +17,8 @@ type KindStatus struct {
 	Kind string `json:"kind"` // as in the paths of the API: "services"
 	// Synced says that the kind has been delivered completely at least once.
 	Synced bool `json:"synced"`
-	// Lacking says that the server does not know the kind, so there is nothing to deliver.
+	// Lacking says that the server does not know the kind, or that the agent may not read it, so
+	// there is nothing to deliver.
 	Lacking bool `json:"lacking,omitempty"`
 	// Error says why the server cannot be read now, or is "". What was delivered stays.
 	Error string `json:"error,omitempty"`
@@ -62,7 +63,7 @@ func (s *state) answered(response *http.Response, err error, watch bool) {
 		}
 	// The server no longer has that version; a list follows.
 	case response.StatusCode == http.StatusGone:
-	case response.StatusCode == http.StatusNotFound && s.mayLack:
+	case (response.StatusCode == http.StatusNotFound || response.StatusCode == http.StatusForbidden) && s.mayLack:
 	default:
 		s.is.Failures++
 		// The client waits and retries without telling anyone.
@@ -108,12 +109,16 @@ func (s *state) end() {
 	s.is.Error, s.is.Since = "", now
 }
 
-// lack records that the server does not know the kind, and logs it the first time.
-func (s *state) lack() {
+// lack records that there is nothing to read, and logs it the first time.
+func (s *state) lack(forbidden bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.end()
-	if !s.is.Lacking {
+	switch {
+	case s.is.Lacking:
+	case forbidden:
+		s.log.Warn("the agent may not read this kind of object, and goes on as if there were none: give its ClusterRole get, list and watch, as the chart of this version does", "kind", s.kind)
+	default:
 		s.log.Info("the cluster has no such kind of object: its CustomResourceDefinition is not installed, or its version has none", "kind", s.kind)
 	}
 	s.is.Lacking, s.is.Synced = true, true
