@@ -305,6 +305,9 @@ func TestVerifyFindsDamage(t *testing.T) {
 	n := newNode(t)
 	n.service("198.18.0.1", "198.18.0.2")
 	n.start()
+	if got := n.run("status"); !strings.Contains(got, " 1, with 1 frontends and 2 backends") {
+		t.Errorf("the status counts otherwise than verify does:\n%s", got)
+	}
 	if got := n.run("verify"); !strings.Contains(got, "compared 1 services, 1 frontends and 2 backends") ||
 		!strings.Contains(got, "the maps match the objects") {
 		t.Errorf("sound maps: %s", got)

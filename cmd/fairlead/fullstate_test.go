@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/test/rig"
 )
@@ -91,4 +94,45 @@ func TestCarrierLoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.waitFor("the node says that the carrier is lost", func() bool { return slices.ContainsFunc(s.degradation(), lost) })
+}
+
+// TestStatusCountsAsVerify checks that status and verify count the same, with an agent and without,
+// where a pod is also hosted for other nodes and two Services want one address.
+func TestStatusCountsAsVerify(t *testing.T) {
+	s := newServed(t, strings.ReplaceAll(outsideServices, "type: NodePort,", "type: NodePort, externalIPs: [192.0.2.99],"), "--dsr-accept=true")
+	counts := regexp.MustCompile(`(\d+),? (?:services, |with )(\d+) frontends and (\d+) backends`)
+	count := func(command string) []string {
+		out, _ := rig.RunChild(nil, s.ns, "fairlead", append([]string{command}, s.flags...)...) // verify fails without an agent
+		found := counts.FindStringSubmatch(out)
+		if found == nil {
+			t.Fatalf("%s tells no counts:\n%s", command, out)
+		}
+		return found[1:]
+	}
+	m, err := maps.Open(datapath.MapsDir(s.bpffs), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	hosted := func() (n int) {
+		var key maps.SvcKey
+		var row maps.Svc
+		for all := m.Svcs.Iterate(); all.Next(&key, &row); {
+			if maps.IsHosted(key) {
+				n++
+			}
+		}
+		return n
+	}
+	s.waitFor("the pod is hosted", func() bool { return hosted() > 0 })
+	want := count("status")
+	if got := count("verify"); !slices.Equal(got, want) || want[1] != "5" {
+		t.Errorf("verify counts %v services, frontends and backends, status %v, want 5 frontends", got, want)
+	}
+	s.agent.Kill()
+	for _, command := range []string{"status", "verify"} {
+		if got := count(command); !slices.Equal(got, want) {
+			t.Errorf("without an agent %s counts %v services, frontends and backends, want %v", command, got, want)
+		}
+	}
 }

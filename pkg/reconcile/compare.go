@@ -53,7 +53,7 @@ func (r *Reconciler) checkService(c *check, index uint32) (work int) {
 		for _, other := range s.object.services {
 			c.report.Services++
 			c.report.Backends += len(other.backends)
-			c.report.Frontends += len(other.frontends)
+			c.report.Frontends += r.frontends.ownedBy(other)
 			for _, row := range other.backends {
 				if int(row/64) < len(c.used) {
 					c.used[row/64] |= 1 << (row % 64)

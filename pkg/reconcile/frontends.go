@@ -75,6 +75,17 @@ func (f *frontends) count(key maps.SvcKey, more int) {
 	}
 }
 
+// ownedBy returns how many frontends a service owns. What it only claims is another's, and rows of
+// hosted backends are no frontends.
+func (f *frontends) ownedBy(s *service) (n int) {
+	for _, key := range s.frontends {
+		if !maps.IsHosted(key) && f.keys[key].owner.service == s {
+			n++
+		}
+	}
+	return n
+}
+
 func newFrontends(dirty func(...model.Key)) frontends {
 	return frontends{
 		keys:     map[maps.SvcKey]frontend{},

@@ -67,6 +67,19 @@ func live(t *testing.T, seed uint64) (*world, *model.Store, *Reconciler) {
 	return w, store, r
 }
 
+// A check counts services, frontends and backends as Stats does: rows in the maps, without those of
+// hosted backends, and those that several services claim only once.
+func TestChecksCountAsStats(t *testing.T) {
+	for seed := range uint64(30) {
+		_, _, r := live(t, seed)
+		report, stats := verify(t, r, false, nil), r.Stats()
+		got, want := [3]int{report.Services, report.Frontends, report.Backends}, [3]int{stats.Services, stats.Frontends, stats.Backends}
+		if got != want {
+			t.Errorf("seed %d: a check counts %v services, frontends and backends, the stats %v", seed, got, want)
+		}
+	}
+}
+
 func TestSoundMapsHaveNoDifferences(t *testing.T) {
 	for seed := range uint64(100) {
 		_, _, r := live(t, seed)
