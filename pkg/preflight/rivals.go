@@ -153,14 +153,15 @@ func (n *Node) configuration() Line {
 		return !strings.HasSuffix(name, ".conf") && !strings.HasSuffix(name, ".conflist") && !strings.HasSuffix(name, ".json")
 	})
 	slices.Sort(names)
+	shown := n.onHost(dir)
 	if len(names) == 0 {
 		if n.contained() && !n.exists(strings.TrimPrefix(dir, "/")) {
 			return Line{check, Unknown, dir + " is not visible in this container", "run the command on the node"}
 		}
 		if main {
-			return Line{check, OK, dir + " is empty; the agent writes " + n.Options.ConfName + " there when it is ready to serve pods, if --cni-conf-dir is this directory", ""}
+			return Line{check, OK, shown + " is empty; the agent writes " + n.Options.ConfName + " there when it is ready to serve pods, if --cni-conf-dir is this directory", ""}
 		}
-		return Line{check, Warn, dir + " is empty: pods have no network", "install a CNI plugin, or use fairlead as one (--pod-network=main)"}
+		return Line{check, Warn, shown + " is empty: pods have no network", "install a CNI plugin, or use fairlead as one (--pod-network=main)"}
 	}
 	first := names[0]
 	plugins, err := n.plugins(dir, first)
@@ -168,7 +169,7 @@ func (n *Node) configuration() Line {
 		return unknown(check, err)
 	}
 	has := slices.Contains(plugins, "fairlead-cni")
-	found := fmt.Sprintf("the runtime uses %s/%s (%s)", dir, first, strings.Join(plugins, ", "))
+	found := fmt.Sprintf("the runtime uses %s/%s (%s)", shown, first, strings.Join(plugins, ", "))
 	switch {
 	case main && len(plugins) > 0 && plugins[0] == "fairlead-cni" && len(names) == 1, n.Options.PodNetwork == "chained" && has, n.Options.PodNetwork == "off" && !has:
 		return Line{check, OK, found, ""}
