@@ -40,6 +40,7 @@ static __always_inline bool tunnel_may_be(struct __sk_buff *skb, const struct pa
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end,
 	     *ip = data + sizeof(struct ethhdr);
+	struct ipv6hdr *ip6 = ip;
 	struct udphdr *udp;
 
 	if (!cfg.tunnel_port || p->flow.proto == IPPROTO_TCP || p->flow.proto == IPPROTO_ICMP ||
@@ -48,6 +49,9 @@ static __always_inline bool tunnel_may_be(struct __sk_buff *skb, const struct pa
 	if (p->flow.proto != IPPROTO_UDP)
 		return !p->is_v4;
 	if (p->is_v4 && (ip + sizeof(struct iphdr) > end || *(__u8 *)ip != 0x45))
+		return true;
+	/* behind extension headers, if whoever read the packet looked there */
+	if (!p->is_v4 && ((void *)(ip6 + 1) > end || ip6->nexthdr != IPPROTO_UDP))
 		return true;
 	udp = ip + (p->is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
 	return (void *)(udp + 1) > end || udp->dest == bpf_htons(cfg.tunnel_port);

@@ -63,6 +63,7 @@ func TestTunnelOfNodes(t *testing.T) {
 		{"this node's by an address that no Node lists", udpFrom(pod4, "61001", config4().String(), tunnel), "", "tunnel-port", true},
 		{"this node's, IPv6", udpFrom(pod6, "61001", config6().String(), tunnel), "", "tunnel-port", true},
 		{"this node's by its link", udpFrom(link6, "61001", gateway6, tunnel), "", "tunnel-port", true},
+		{"this node's by its link, behind an extension header", stretched(udpFrom(link6, "61001", gateway6, tunnel), 1), "", "tunnel-port", true},
 		{"to a group", udpFrom(pod4, "61001", "224.0.0.1", tunnel), "", "tunnel-port", true},
 		{"to a group, IPv6", udpFrom(pod6, "61001", "ff0e::1", tunnel), "", "tunnel-port", true},
 		{"to all", udpFrom(pod4, "61001", "255.255.255.255", tunnel), "", "tunnel-port", true},
