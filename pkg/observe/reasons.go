@@ -149,8 +149,8 @@ func reasonsOfPods() []Reason {
 		{
 			Word: "pod-source", Stops: true,
 			What: "A packet that came in by a device of the node, and not by a pod's, is dropped.",
-			Cause: "Its source is the address of a pod of this node, which sends by its own device only. Or it is for a pod of this node from one of " +
-				"another node, and has not come through the tunnel (`--routing=vxlan`).",
+			Cause: "Its source is the address of a pod of this node, which sends by its own device only. Or it is for a pod of this node, or for a " +
+				"Service, from a pod of another node, and has not come through the tunnel (`--routing=vxlan`).",
 			Cure: "`fairlead monitor --reason pod-source` shows the packets. Somebody on the network forges them, or sends a pod's own packets back: " +
 				"have the network filter sources. While nodes change to `--routing=vxlan` one by one, the pods of the others are not heard.",
 		},

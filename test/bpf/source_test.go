@@ -37,6 +37,8 @@ func TestPodSources(t *testing.T) {
 				{"to the node", own + ":4000", f.node + ":80", udp, 0, true},
 				{"to a client", own + ":8080", f.client + ":4000", tcp, ack, true},
 				{"pods of other nodes, to a pod", far + ":4000", own + ":8080", tcp, syn, tunnel},
+				{"pods of other nodes, to a service", far + ":4000", f.vip + ":80", tcp, syn, tunnel},
+				{"another node, to a service", map[string]string{"0.0.0.0": "192.0.2.2", "[::]": "[2001:db8::2]"}[f.any] + ":4000", f.vip + ":80", tcp, syn, false},
 				{"pods of other nodes, to the node", far + ":4000", f.node + ":8080", tcp, ack, false},
 				{"pods of other nodes, to a client", far + ":4000", f.client + ":8080", tcp, ack, false},
 				{"a client, to a pod", f.client + ":4001", own + ":8080", tcp, syn, false},
