@@ -67,7 +67,7 @@ func attackers() []attacker {
 		// Any frame on the link but those of other nodes and of honest hosts: a switch that lets
 		// these through makes it one of them.
 		{name: "a neighbor", from: end{device: 1}, kinds: map[string]func(*forger) draft{
-			"pod's address": (*forger).asPod, "neighbor": (*forger).neighbor, "plain": (*forger).plain}, spoils: true, owns: isNobodys},
+			"pod's address": (*forger).asPod, "far pod's address": (*forger).asFarPod, "neighbor": (*forger).neighbor, "plain": (*forger).plain}, spoils: true, owns: isNobodys},
 	}
 }
 
@@ -78,13 +78,13 @@ func outsideHost(v4 bool) netip.Addr {
 }
 
 // farPod returns the attacker's pod on another node.
-func farPod(v4 bool) netip.Addr { return pools()[v4].backends[2] }
+func farPod(v4 bool) netip.Addr { return pools()[v4].far[2] }
 
 // isNobodys reports whether an address is none of the cluster's or of an honest end, so that a
 // network may let an attacker send from it.
 func isNobodys(addr netip.Addr) bool {
 	p := pools()[addr.Is4()]
-	known := slices.Concat(p.clients[:2], p.backends, p.vips, p.clusterIPs, nodesOf(addr.Is4()), []netip.Addr{p.pod})
+	known := slices.Concat(p.clients[:2], p.pods(), p.vips, p.clusterIPs, p.far, nodesOf(addr.Is4()))
 	return !slices.Contains(known, addr)
 }
 
@@ -112,7 +112,7 @@ func (f *forger) own() netip.AddrPort {
 // target returns an address that is worth attacking.
 func (f *forger) target() netip.AddrPort {
 	p := f.pool()
-	list := append(slices.Clone(p.vips), p.open, p.open, p.closed, p.snat, p.clusterIPs[0], p.backends[0], p.backends[1], p.backends[3],
+	list := append(slices.Clone(p.vips), p.open, p.open, p.closed, p.snat, p.clusterIPs[0], p.backends[0], p.far[0], p.backends[3],
 		p.clients[0], p.clients[1], p.peers[0], p.pod)
 	port := pick(f.generator, []uint16{80, 81, 53, 8080, 30001, 30002, 4000 + uint16(f.IntN(4)), lentFirst + uint16(f.IntN(lentLast-lentFirst+1))})
 	return netip.AddrPortFrom(pick(f.generator, list), port)
@@ -129,7 +129,7 @@ func (f *forger) honest() (from, to netip.AddrPort, proto uint8) {
 	case 0:
 		from, to = to, from
 	case 1: // behind the node
-		to = netip.AddrPortFrom(pick(f.generator, []netip.Addr{p.backends[0], p.backends[1], p.backends[3]}), 8080)
+		to = netip.AddrPortFrom(pick(f.generator, []netip.Addr{p.backends[0], p.far[0], p.backends[3]}), 8080)
 		if f.in100(50) {
 			from = netip.AddrPortFrom(p.snat, lentFirst+uint16(f.IntN(lentLast-lentFirst+1)))
 		}
@@ -208,12 +208,6 @@ func (f *forger) geneve() draft {
 	return d
 }
 
-func (f *forger) vxlan() draft {
-	inner := f.inner()
-	return draft{ttl: 64, from: f.own(), to: netip.AddrPortFrom(f.nodes(), tunnelPort), proto: protoUDP,
-		payload: append([]byte{8, 0, 0, 0, 0, 0, 1, 0}, inner.bytes()...)}
-}
-
 func (f *forger) ipip() draft {
 	d := f.inIPIP(f.inner(), f.own().Addr(), f.accomplice())
 	if f.in100(30) {
@@ -248,6 +242,16 @@ func (f *forger) reset() draft {
 func (f *forger) asPod() draft {
 	p := f.pool()
 	d := f.base(netip.AddrPortFrom(pick(f.generator, p.pods()), 8080), f.target(), pick(f.generator, []uint8{protoTCP, protoUDP}))
+	return d
+}
+
+// asFarPod is what a pod of another node would send to pods and services here, but past the tunnel.
+func (f *forger) asFarPod() draft {
+	p := f.pool()
+	d := f.base(netip.AddrPortFrom(pick(f.generator, p.far), 8080), f.target(), pick(f.generator, []uint8{protoTCP, protoUDP}))
+	for slices.Contains(p.clients, d.to.Addr()) { // that is their network's business
+		d.to = f.target()
+	}
 	return d
 }
 
@@ -345,10 +349,12 @@ func (f *forger) strike(w *world, kinds []string) strike {
 // comes here.
 func (f *forger) fromAfar(w *world, d draft, kind string) strike {
 	s := strike{kind: kind, far: map[bool][]byte{}}
-	for own, addr := range map[bool]netip.Addr{true: farPod(f.v4), false: f.pool().peers[0]} {
-		d.from = netip.AddrPortFrom(addr, d.from.Port())
-		s.far[own] = d.bytes()
-	}
+	port := d.from.Port()
+	d.from = netip.AddrPortFrom(f.pool().peers[0], lentFirst+port%(lentLast-lentFirst+1))
+	s.far[false] = d.bytes()
+	d.from = netip.AddrPortFrom(farPod(f.v4), port)
+	w.address(&d, end{device: tunnelDevice})
+	s.far[true] = d.bytes()
 	d.from = netip.AddrPortFrom(f.pool().pod, d.from.Port())
 	w.address(&d, end{pod: firstPod + 2})
 	s.frame = d.bytes()

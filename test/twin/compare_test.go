@@ -102,6 +102,10 @@ func (r *run) packet(o operation) error {
 	} else if want.Limited && o.isSilent() {
 		return errors.New("an error was sent although the limit was reached")
 	}
+	if r.world.hook == "xdp" && want.Past && want.Verdict == Stack && have.verdict == Drop && r.Counted(PodSource) {
+		r.paths["translated by XDP, and dropped"]++
+		want.Verdict, want.Counted = Drop, append(want.Counted, PodSource)
+	}
 	frame := o.frame()
 	if want.Inner != nil {
 		frame = want.Inner
@@ -118,6 +122,12 @@ func (r *run) packet(o operation) error {
 func (r *run) happen(o operation) (have result, want Outcome, choice, err error) {
 	switch {
 	case o.In != nil:
+		if o.In.Device == tunnelDevice {
+			if have, err = r.world.emerge(o.In.Frame, o.In.Sender); err == nil {
+				want, choice = r.node.Emerge(o.In.Frame, o.In.Device, o.In.Sender, r)
+			}
+			break
+		}
 		if have, err = r.world.receive(o.In.Frame, o.In.Device); err == nil {
 			want, choice = r.node.Receive(o.In.Frame, o.In.Device, r)
 		}
@@ -388,10 +398,4 @@ func sound(frame []byte) bool {
 	}
 	half := len(ends) / 2
 	return sum16(pseudo(ends[:half], ends[half:], len(l4), p.flow.Proto), l4) == 0xffff
-}
-
-// reasons returns all reasons that packets are counted as.
-func reasons() []Reason {
-	return []Reason{NoBackend, TableRace, BadTable, FragmentCut, TTL, NoPort, NoAddress, FlowRace, FlowsFull, IsClusterIP, SourceRange, TooBig,
-		Stray, GivenBack, Spoofed, SpoofedLink, Neighbour, Router, DHCP, Loopback, Protocol, Malformed, Forged, PodSource, PortTaken, NoService}
 }

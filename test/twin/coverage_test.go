@@ -137,6 +137,15 @@ func classes() []class {
 		{"pod, fragment, torn", "", 10},
 		{"pod, first fragment of SCTP", "", 150},
 		{"pod, ping answered", "", 250},
+		{"tunnel, from no sender of it", "", 500},
+		{"tunnel, established", "", 1000},
+		{"tunnel, half open", "", 1000},
+		{"tunnel, begun", "", 500},
+		{"tunnel, error", "", 50},
+		{"tunnel, fragment", "", 50},
+		{"to the tunnel, not from one", "", 50},
+		{"pod, to a tunnel", "", 50},
+		{"pod, to the tunnel of its node", "", 2},
 		{"pod, spoofed", "", 1500},
 		{"pod, spoofed-link", "", 200},
 		{"pod, loopback", "", 300},
@@ -194,4 +203,10 @@ func judgeCoverage(t *testing.T, hook string, paths map[string]int, total int) {
 			t.Errorf("%s: %q with %q happened %d times in %d packets, want %d in a million", hook, c.is, c.with, n, total, c.rate)
 		}
 	}
+}
+
+// reasons returns all reasons that packets are counted as.
+func reasons() []Reason {
+	return []Reason{NoBackend, TableRace, BadTable, FragmentCut, TTL, NoPort, NoAddress, FlowRace, FlowsFull, IsClusterIP, SourceRange, TooBig,
+		Stray, GivenBack, Spoofed, SpoofedLink, Neighbour, Router, DHCP, Loopback, Protocol, Malformed, Forged, PodSource, TunnelPort, TunnelFrom, PortTaken, NoService}
 }

@@ -19,6 +19,9 @@ func (g *generator) podPacket() operation {
 	case n < 225:
 		d.tags = 1 + g.IntN(3)
 	}
+	if at == fromPod && g.in100(3) {
+		d = g.toTunnel(d)
+	}
 	if at == fromPod && d.tags == 0 && g.in100(4) {
 		d = g.tunneled(d)
 	}

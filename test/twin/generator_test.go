@@ -52,7 +52,7 @@ func (g *generator) setUp() []operation {
 			list = append(list, operation{Hosted: &hostedChange{At: netip.AddrPortFrom(addr, 8080)}})
 		}
 	}
-	list = append(list, operation{Served: &servedChange{Device: 1}}, operation{Served: &servedChange{Device: 2}})
+	list = append(list, operation{Served: &servedChange{Device: 1}}, operation{Served: &servedChange{Device: 2}}, operation{Served: &servedChange{Device: tunnelDevice}})
 	for index := 1; index <= serviceCount; index++ {
 		list = append(list, g.service(index), g.frontend(index), g.frontend(index), g.frontend(index))
 	}
@@ -264,6 +264,9 @@ func (g *generator) dialled(byPod bool) Flow {
 	from := netip.AddrPortFrom(pick(g, clients), uint16(4000+g.IntN(12)))
 	if g.in100(3) {
 		from = netip.AddrPortFrom(pick(g, p.strangers), from.Port())
+	}
+	if !byPod && g.in100(8) {
+		from = netip.AddrPortFrom(pick(g, p.far), from.Port())
 	}
 	proto := protoOf(index)
 	for range 6 {

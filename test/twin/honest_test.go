@@ -14,6 +14,7 @@ type end struct {
 	pod, device int
 	node        bool // the node itself
 	frame       []byte
+	tunneled    []byte // what the tunnel of the node has taken the headers off
 }
 
 // pass has a frame pass the node: from a pod's device or another one, through the programs and the
@@ -23,9 +24,23 @@ func (w *world) journey(frame []byte, from end, mark uint32) (end, error) {
 	var err error
 	if from.pod > 0 {
 		r, err = w.runTCMarked("tc_from_pod"+pastStack, frame, w.pods[from.pod], mark)
+	} else if from.device == tunnelDevice {
+		r, err = w.emerge(frame, nodeBehind(read(frame).flow.Source.Addr()))
 	} else {
 		r, err = w.receive(frame, from.device)
 	}
+	return w.passed(frame, r, from, err)
+}
+
+// nodeBehind returns the node that sends what comes from an address through the tunnel.
+func nodeBehind(source netip.Addr) netip.Addr {
+	t := Tables{Sources: sources()}
+	p := pools()[source.Is4()]
+	return p.peers[max(0, t.owner(source)-thisNode-1)]
+}
+
+// passed returns where a frame goes behind the program that handled it first.
+func (w *world) passed(frame []byte, r result, from end, err error) (end, error) {
 	if err != nil || r.verdict == Drop {
 		return end{}, err
 	}
@@ -67,10 +82,31 @@ func (w *world) routed(frame []byte, from end) (end, error) {
 		return w.enter(frame, id)
 	}
 	way, ok := routes()[to]
+	if inner, is := carriesTunnel(frame); is && isHeard(to) {
+		return w.untunnel(frame, inner)
+	}
 	if !ok || way.Device == 0 {
 		return end{node: true, frame: frame}, nil // or nobody
 	}
 	return w.left(frame, way.Device, from)
+}
+
+// isHeard reports whether this node's tunnel gets what is sent to an address.
+func isHeard(addr netip.Addr) bool {
+	p := pools()[addr.Is4()]
+	return slices.Contains([]netip.Addr{p.open, p.closed, p.snat}, addr) || addr.IsMulticast() || addr.IsLinkLocalUnicast() || addr.IsUnspecified() ||
+		addr == p.broadcast()
+}
+
+// untunnel has the tunnel take its headers off a frame, and returns where what is inside goes.
+func (w *world) untunnel(frame, inner []byte) (to end, err error) {
+	from := end{device: tunnelDevice}
+	r, err := w.emerge(inner, read(frame).flow.Source.Addr())
+	if err == nil {
+		to, err = w.passed(inner, r, from, nil)
+	}
+	to.tunneled = frame
+	return to, err
 }
 
 // left returns what leaves by a device.
@@ -103,7 +139,7 @@ func (w *world) runTCMarked(name string, frame []byte, d device, mark uint32) (r
 		return result{verdict: Stack, data: frame}, nil
 	}
 	code, data, err := w.run(name, frame, []uint32{2: mark, 8: mark, 10: uint32(d.index)})
-	return result{verdict: map[uint32]Verdict{tcNext: Stack, tcDrop: Drop, tcRedirect: Out}[code], data: data}, err
+	return result{verdict: tcVerdict(code), data: data}, err
 }
 
 // session is a connection between honest ends, or an exchange of datagrams. Its client dials a

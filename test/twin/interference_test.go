@@ -23,7 +23,7 @@ import (
 //
 // It sees what packets do to the rows of flows, fragments and affinity; what comes out of
 // encapsulations; ports and rows that are used up. It does not see what the stack does with a packet
-// (a tunnel's device is only a port here), fields of the socket buffer that a test run cannot set
+// (a tunnel's device only takes off headers here), fields of the socket buffer that a test run cannot set
 // (tc_index, queue_mapping), sockets and their programs, races between CPUs, the agent's servers,
 // and objects of the API: the services here are what somebody has allowed. Nor does it time
 // anything: nobody waits, so exhaustion shows only as a packet that does not arrive. What a packet
@@ -50,7 +50,7 @@ type interfering struct {
 // and its maps are its own.
 func newInterfering(t *testing.T, hook string) (here, other *world) {
 	t.Helper()
-	config := bpf.MapsPacketConfig{SnatFirst: lentFirst, SnatLast: lentLast, Masquerade: 1}
+	config := bpf.MapsPacketConfig{SnatFirst: lentFirst, SnatLast: lentLast, Masquerade: 1, TunnelPort: tunnelPort}
 	here = newWorldOf(t, hook, lentRows, config)
 	other = loadWorld(t, hook, lentRows, config)
 	other.netns, other.handle, other.devices, other.pods = here.netns, here.handle, here.devices, here.pods
@@ -142,6 +142,8 @@ func newSession(h *rand.Rand, id int) *session {
 	if s.at = (end{pod: podAddrs()[addr]}); !outside && h.IntN(3) > 0 {
 		device := 1 + h.IntN(2)
 		addr, s.at = p.clients[device-1], end{device: device}
+	} else if h.IntN(3) == 0 {
+		addr, s.at = p.far[1], end{device: tunnelDevice}
 	}
 	if addr == way.front.Addr() {
 		addr, s.at = p.clients[0], end{device: 1}
@@ -153,16 +155,19 @@ func newSession(h *rand.Rand, id int) *session {
 // hit sends a packet of the attacker, and returns what it has done to others at once: an honest
 // end, or a tunnel, has got what its sender did not send.
 func (x *interfering) hit(s strike) (forged string, err error) {
-	frame, mark := s.frame, s.mark
+	frame, mark, from := s.frame, s.mark, x.who.from
 	if x.who.far {
 		left, err := x.other.journey(frame, end{pod: firstPod + 2}, mark)
 		if err != nil || left.frame == nil {
 			return "", err
 		}
-		frame, mark = s.far[podAddrs()[read(left.frame).flow.Source.Addr()] > 0], 0
+		unmasked := podAddrs()[read(left.frame).flow.Source.Addr()] > 0
+		if frame, mark = s.far[unmasked], 0; unmasked {
+			from = end{device: tunnelDevice}
+		}
 	}
-	to, err := x.journey(frame, x.who.from, mark)
-	if err != nil || to.frame == nil || x.who.owns == nil {
+	to, err := x.journey(frame, from, mark)
+	if err != nil || to.frame == nil && to.tunneled == nil || x.who.owns == nil {
 		return "", err
 	}
 	return x.suspect(s, to)
@@ -170,6 +175,10 @@ func (x *interfering) hit(s strike) (forged string, err error) {
 
 // suspect judges what somebody has got from the attacker.
 func (x *interfering) suspect(s strike, to end) (string, error) {
+	isPod := x.who.from.pod > 0 || x.who.far
+	if to.tunneled != nil && (isPod || read(to.tunneled).flow.Source.Port() < firstTunnelPort) {
+		return fmt.Sprintf("the tunnel of this node gets %s", describe(to.tunneled)), nil
+	}
 	p := read(to.frame)
 	if p.l3 == 0 {
 		return "", nil
@@ -179,13 +188,14 @@ func (x *interfering) suspect(s strike, to end) (string, error) {
 	if dialed := read(s.frame).flow.Dest.Addr(); x.who.proxy.Asked && !to.node && opensTCP(to.frame) && !slices.Contains(nodesOf(v4)[3:], dialed) {
 		return fmt.Sprintf("pod %d or device %d gets past the proxy %x", to.pod, to.device, to.frame), nil
 	}
-	if inner, ok := carriesTunnel(to.frame); ok && slices.Contains(nodesOf(v4), dest) && to.device > 0 && (x.who.from.pod > 0 || x.who.far) {
+	if inner, ok := carriesTunnel(to.frame); ok && slices.Contains(nodesOf(v4), dest) && to.device > 0 && isPod {
 		return fmt.Sprintf("the tunnel of a node gets %s", describe(inner)), nil
-	} else if ok && to.node && slices.Contains(nodesOf(v4), dest) {
-		return fmt.Sprintf("the tunnel of this node gets %s", describe(inner)), nil
 	}
 	pool := pools()[v4]
-	honest := to.pod > 0 && to.pod != firstPod+2 || to.device > 0 && slices.Contains([]netip.Addr{pool.clients[0], pool.clients[1]}, dest)
+	if t := (Tables{Sources: sources()}); to.device == tunnelDevice && t.owner(from) > thisNode {
+		return "", nil // the node there takes nothing with another's source from this one
+	}
+	honest := to.pod > 0 && to.pod != firstPod+2 || to.device > 0 && slices.Contains([]netip.Addr{pool.clients[0], pool.clients[1], pool.far[0], pool.far[1]}, dest)
 	if !honest || x.who.owns(from) || from == pool.snat || from == pool.vips[2] || p.content == fragment || p.content == message {
 		return "", nil
 	}

@@ -6,7 +6,6 @@
 package twin
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -51,6 +50,8 @@ const (
 	Malformed   Reason = "malformed"
 	Forged      Reason = "forged"
 	PodSource   Reason = "pod-source"
+	TunnelPort  Reason = "tunnel-port"
+	TunnelFrom  Reason = "tunnel-source"
 	PortTaken   Reason = "port-taken"
 	NoService   Reason = "no-service"
 )
@@ -74,6 +75,7 @@ type Outcome struct {
 	Detours  bool // XDP may leave it to tc, because fragments wait that may belong to it
 	OfPod    bool // a pod sent it or gets it
 	Replaced bool // what goes on is another packet, which waited for this one
+	Past     bool // another node's pod sent it past the tunnel: if XDP translates it for a pod here, tc drops it
 }
 
 // Witness tells what the programs chose for the current packet.
@@ -153,6 +155,7 @@ type step struct {
 	givesBack     bool    // it goes back to the node that forwarded it
 	isNew         bool    // the packet made the row of a direct flow, and may still move it to this node
 	answersItself bool    // a pod is its own backend, and this packet is its answer
+	emerges       bool    // it comes out of the tunnel between nodes
 	out           Outcome
 	err           error
 }
@@ -160,15 +163,29 @@ type step struct {
 // Receive returns what must happen to a frame that came in through a device.
 func (n *Node) Receive(frame []byte, device int, w Witness) (Outcome, error) {
 	s := &step{Node: n, packet: read(frame), frame: frame, device: device, witness: w}
-	if s.tagged {
-		return s.pass("tagged"), nil
-	}
-	if mac := n.MACs[device]; len(frame) < len(mac) || MAC(frame) != mac {
-		return s.toOthers(), nil
-	}
-	if s.isFromPod() && !s.isOfOpen() {
+	s.comeIn()
+	return s.out, s.err
+}
+
+// comeIn handles a frame that came in.
+func (s *step) comeIn() {
+	mac := s.MACs[s.device]
+	switch isMine := len(s.frame) >= len(mac) && MAC(s.frame) == mac; {
+	case s.tagged:
+		s.pass("tagged")
+		return
+	case !isMine && !s.emerges && s.isOfAnother() && s.frame[0]&1 != 0: // groups hear nothing from pods
 		s.drop(PodSource, "a pod's, from outside")
-		return s.out, s.err
+		return
+	case !isMine:
+		s.pass("to another on the link")
+		return
+	case !s.emerges && s.isOfAnother():
+		s.drop(PodSource, "a pod's, from outside")
+		return
+	case s.isOfTunnel():
+		s.drop(TunnelPort, "to the tunnel, not from one")
+		return
 	}
 	s.unwrap()
 	switch {
@@ -188,34 +205,49 @@ func (n *Node) Receive(frame []byte, device int, w Witness) (Outcome, error) {
 	if !s.remembered {
 		s.ignore()
 	}
-	return s.out, s.err
 }
 
-// isOfOpen reports whether a packet, also one that ends behind its ports, belongs to an established flow
-// of which such packets come in. An answer that keeps its destination is one that leaves.
+// isOfOpen reports whether a packet, also one that ends behind its ports, belongs to a flow of which such
+// packets come in, and that is established or has a backend that answers directly. An answer that keeps
+// its destination is one that leaves.
 func (s *step) isOfOpen() bool {
 	row := s.Open[s.flow]
-	return row != nil && (s.content == ported || s.content == cut) && row.isAt(comesIn) && !(row.Reply && row.Dest.Addr() == s.flow.Dest.Addr())
+	if s.flags&SYN != 0 { // it may begin another
+		return false
+	}
+	if row == nil {
+		if row = s.Half[s.flow]; row == nil || row.Direct == DirectOff {
+			return false
+		}
+	}
+	return (s.content == ported || s.content == cut) && row.isAt(comesIn) && !(row.Reply && row.Dest.Addr() == s.flow.Dest.Addr())
 }
 
-// isFromPod reports whether the source of a packet is a pod of this node, also by its mapped IPv4
-// address.
-func (s *step) isFromPod() bool {
-	addr := s.flow.Source.Addr()
-	if !addr.IsValid() && len(s.frame) >= 14+40 && binary.BigEndian.Uint16(s.frame[12:]) == 0x86dd && s.frame[14]>>4 == 6 {
-		addr = netip.AddrFrom16([16]byte(s.frame[14+8:])).Unmap()
+// isOfAnother reports whether a packet that came in by a device cannot come from the pod whose address
+// it has: one of this node, or with a tunnel one of another node that sends to a pod here or to a
+// frontend.
+func (s *step) isOfAnother() bool {
+	from, to := s.flow.Source.Addr(), s.flow.Dest.Addr()
+	if !from.IsValid() && len(s.frame) >= 14+40 && s.frame[14]>>4 == 6 { // mapped addresses
+		from, to = s.saysIP()
 	}
-	_, ok := s.Pods[addr]
+	if _, ok := s.Pods[from.Unmap()]; ok {
+		return !s.isOfOpen()
+	}
+	s.out.Past = s.TunnelPort != 0 && s.owner(from.Unmap()) > thisNode
+	if _, here := s.Pods[to.Unmap()]; s.TunnelPort == 0 || !here && (s.Nodes[from] != 0 || !s.isForFrontend()) {
+		return false
+	}
+	return s.out.Past && !s.isOfOpen()
+}
+
+// isForFrontend reports whether a packet is for a frontend of any kind, whoever may dial it.
+func (s *step) isForFrontend() bool {
+	_, ok := s.Frontends[Key{s.flow.Dest, s.flow.Proto}]
+	if _, own := s.Addresses[s.flow.Dest.Addr()]; own && !ok {
+		_, ok = s.Frontends[Key{netip.AddrPortFrom(anyAddr(s.flow.Dest.Addr()), s.flow.Dest.Port()), s.flow.Proto}]
+	}
 	return ok
-}
-
-// toOthers handles a frame that was not sent to the device: groups hear nothing from pods.
-func (s *step) toOthers() Outcome {
-	if s.isFromPod() && s.frame[0]&1 != 0 && !s.isOfOpen() {
-		s.drop(PodSource, "a pod's, from outside")
-		return s.out
-	}
-	return s.pass("to another on the link")
 }
 
 // Leave returns the same for a frame that is about to leave the node.

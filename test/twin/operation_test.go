@@ -44,6 +44,9 @@ type arrival struct {
 	Frame  hexFrame `json:"frame"`
 	Device int      `json:"device"`
 	Silent bool     `json:"silent,omitempty"` // the limit of ICMP errors is reached
+
+	// Out of the tunnel: the address that the packet around it came from, or none if this node has put it there.
+	Sender netip.Addr `json:"sender,omitzero"`
 }
 
 // podFrame is a frame that a pod sends or gets.
@@ -172,7 +175,7 @@ func decode(text []byte) ([]operation, error) {
 func (o operation) String() string {
 	switch {
 	case o.In != nil:
-		return fmt.Sprintf("device %d brings %s", o.In.Device, describe(o.In.Frame))
+		return fmt.Sprintf("device %d brings (from %s) %s", o.In.Device, o.In.Sender, describe(o.In.Frame))
 	case o.Leaving != nil:
 		return "leaving: " + describe(o.Leaving)
 	case o.Pod != nil && o.Pod.To:

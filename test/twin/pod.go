@@ -64,6 +64,8 @@ func (n *Node) Send(frame []byte, pod int, past bool, w Witness) (Outcome, error
 	switch reason, stays := s.judgeSender(); {
 	case reason != "":
 		s.drop(reason, string(reason))
+	case stays && s.isForTunnel(frame):
+		s.drop(TunnelPort, "to the tunnel of its node")
 	case stays:
 		s.pass("stays on its link")
 	default:
@@ -99,6 +101,10 @@ func (s *step) goThrough(past bool) {
 			s.sendTo(known)
 			return
 		}
+	}
+	if _, ok := s.Pods[read(s.out.Data).flow.Dest.Addr()]; !ok && s.isForTunnel(s.out.Data) {
+		s.drop(TunnelPort, "to a tunnel")
+		return
 	}
 	if !past {
 		return

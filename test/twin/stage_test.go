@@ -9,8 +9,8 @@ import (
 const (
 	clientPort  = 4000
 	clientPorts = 5
-	lentFirst   = 61000 // the node lends these
-	lentLast    = 61063
+	lentFirst   = 60000 // the node lends these
+	lentLast    = 60063
 	tunnelPort  = 8472
 )
 
@@ -24,7 +24,7 @@ type honestWay struct {
 // answers. The accomplice's service is the last one.
 func honestServices(v4 bool) (fronts []Key, kinds []Kind, backends [][]netip.Addr) {
 	p := pools()[v4]
-	near, far := []netip.Addr{p.backends[0], p.backends[3]}, []netip.Addr{p.backends[1]}
+	near, far := []netip.Addr{p.backends[0], p.backends[3]}, []netip.Addr{p.far[0]}
 	add := func(addr netip.Addr, port uint16, proto uint8, kind Kind, of []netip.Addr) {
 		fronts, kinds, backends = append(fronts, Key{netip.AddrPortFrom(addr, port), proto}), append(kinds, kind), append(backends, of)
 	}
@@ -65,13 +65,15 @@ func (r *run) stage() error {
 		for _, addr := range p.pods() {
 			list = append(list, operation{Hosted: &hostedChange{At: netip.AddrPortFrom(addr, 8080)}})
 		}
-		for _, addr := range slices.Concat(p.backends, p.peers) {
+		for _, addr := range slices.Concat(p.backends, p.far, []netip.Addr{p.pod, p.open, p.closed}) {
 			native = append(native, netip.PrefixFrom(addr, addr.BitLen()))
 		}
-		native = append(native, netip.PrefixFrom(p.pod, p.pod.BitLen()))
 		list = append(list, serviceOperations(v4)...)
 	}
-	for _, o := range append(list, operation{Served: &servedChange{Device: 1}}, operation{Served: &servedChange{Device: 2}}) {
+	for _, device := range []int{1, 2, tunnelDevice} {
+		list = append(list, operation{Served: &servedChange{Device: device}})
+	}
+	for _, o := range list {
 		if err := r.apply(o); err != nil {
 			return err
 		}

@@ -92,7 +92,9 @@ type Tables struct {
 	ClusterIPs        []netip.Prefix // where what is for no service leads nowhere
 	Pings             map[netip.Addr]bool
 	Hosted            map[netip.AddrPort]int // backends on this node to which other nodes forward, with their service; 0: all services
-	Nodes             map[netip.Addr]bool    // all addresses of nodes
+	Nodes             map[netip.Addr]int     // all addresses of nodes, with their numbers
+	Sources           map[netip.Prefix]int   // the nodes behind which addresses belong
+	TunnelPort        uint16                 // of the tunnel between nodes; 0: there is none
 	Served            map[int]bool           // devices at which answers get their source rewritten
 	Addresses         map[netip.Addr]bool    // of the node; true: clients outside reach NodePorts there
 	Masquerade        map[bool]netip.Addr    // keyed by whether it is IPv4

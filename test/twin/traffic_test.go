@@ -22,6 +22,12 @@ func (g *generator) packet() operation {
 	case n < 160:
 		d.tags = 1 + g.IntN(3)
 	}
+	if owner := g.node.owner(d.from.Addr()); owner > thisNode && g.in100(85) || g.in100(1) {
+		device = tunnelDevice
+	}
+	if !leaving && g.in100(1) {
+		d = g.toTunnel(d)
+	}
 	d.dest, d.source = g.node.MACs[device], MAC{2, 0, 0, 0, byte(device), 2}
 	if !leaving {
 		d = g.forwarded(d)
@@ -33,10 +39,14 @@ func (g *generator) packet() operation {
 	if leaving {
 		return operation{Leaving: frame}
 	}
-	if len(frame) > 14+g.node.MTU[device] { // larger than the link's MTU
+	if len(frame) > 14+g.node.MTU[device] || device == tunnelDevice && tooShort(frame) { // larger than the link's MTU, or too short for a test run
 		return g.packet()
 	}
-	return operation{In: &arrival{Frame: frame, Device: device, Silent: g.in100(5)}}
+	in := &arrival{Frame: frame, Device: device, Silent: g.in100(5)}
+	if device == tunnelDevice {
+		in.Sender = g.sender(d.from.Addr())
+	}
+	return operation{In: in}
 }
 
 // draft makes an ordinary packet: mostly one of an existing flow, in either direction.

@@ -29,7 +29,7 @@ func (s *step) unwrap() {
 		return
 	}
 	t, ok := s.readTunnel()
-	if !ok || !s.Nodes[t.from] || t.source > lastSource {
+	if !ok || s.Nodes[t.from] <= thisNode || t.source > lastSource {
 		return
 	}
 	if t.port != 0 && !(s.leadsTo(t, s.isFrontend) && s.isHere()) || t.port == 0 && !s.isAboutOurs(t) {
@@ -96,7 +96,7 @@ func (t *Tables) isFrontendAddr(addr netip.Addr) bool {
 // isFrontends reports whether an address is one that clients of frontends dial. Frontends at any
 // address are at those of nodes.
 func (t *Tables) isFrontends(addr netip.Addr) bool {
-	return t.isFrontendAddr(addr) || t.Nodes[addr] && t.isFrontendAddr(anyAddr(addr))
+	return t.isFrontendAddr(addr) || t.Nodes[addr] != 0 && t.isFrontendAddr(anyAddr(addr))
 }
 
 // isFrontend reports whether a client dials a frontend, here or on another node.
@@ -117,7 +117,7 @@ func (t *Tables) isFrontend(to netip.AddrPort, proto uint8) bool {
 // a NodePort is only a number.
 func (t *Tables) isNodesFrontend(to netip.AddrPort, proto uint8) bool {
 	_, own := t.Addresses[to.Addr()]
-	if own || t.Nodes[to.Addr()] {
+	if own || t.Nodes[to.Addr()] != 0 {
 		return t.isFrontend(to, proto)
 	}
 	_, open := t.Frontends[Key{to, proto}]

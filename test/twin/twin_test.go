@@ -35,7 +35,7 @@ func (w *world) begin() (*run, error) {
 	tables := Tables{
 		Frontends: map[Key]Frontend{}, Closed: map[Key]Frontend{}, Services: map[int]*Service{}, Backends: map[int]Backend{}, Ranges: map[int][]netip.Prefix{},
 		Pings: map[netip.Addr]bool{}, Addresses: map[netip.Addr]bool{}, Masquerade: map[bool]netip.Addr{}, Routes: map[netip.Addr]Way{},
-		MTU: map[int]int{}, MACs: map[int]MAC{}, Hosted: map[netip.AddrPort]int{}, Nodes: nodeAddrs(), Served: map[int]bool{}, Ports: [2]uint16{firstPort, lastPort},
+		MTU: map[int]int{}, MACs: map[int]MAC{}, Hosted: map[netip.AddrPort]int{}, Nodes: nodeAddrs(), Sources: sources(), TunnelPort: w.tunnelPort, Served: map[int]bool{}, Ports: [2]uint16{firstPort, lastPort},
 		Pods: podAddrs(), PodMACs: map[int]MAC{},
 	}
 	macs := map[uint32][6]byte{}
@@ -62,11 +62,7 @@ func (w *world) begin() (*run, error) {
 			return nil, err
 		}
 	}
-	cluster := maps.Cluster{Known: true, Nodes: map[netip.Addr]maps.ClusterNode{}}
-	for addr := range r.node.Nodes {
-		cluster.Nodes[addr] = maps.ClusterNode{Name: 1, Number: 1}
-	}
-	if _, err := w.maps.SetCluster(cluster); err != nil {
+	if err := w.setCluster(&r.node.Tables); err != nil {
 		return nil, err
 	}
 	tally, err := w.tally()

@@ -50,12 +50,15 @@ type world struct {
 	silent   bool   // there may be no tokens
 	silentAt uint64 // when the tokens were taken
 	cpus     int
+
+	tunnelPort uint16
+	fromTunnel *ebpf.Program // tc_from_tunnel, for a packet that came from the address in its control buffer
 }
 
 // newWorld loads the programs.
 func newWorld(t *testing.T, hook string) *world {
 	t.Helper()
-	return newWorldOf(t, hook, openRows, bpf.MapsPacketConfig{SnatFirst: firstPort, SnatLast: lastPort})
+	return newWorldOf(t, hook, openRows, bpf.MapsPacketConfig{SnatFirst: firstPort, SnatLast: lastPort, TunnelPort: tunnelPort})
 }
 
 // newWorldOf is newWorld with room for that many established flows, and with these settings.
@@ -94,6 +97,7 @@ func loadWorld(t *testing.T, hook string, rows uint32, config bpf.MapsPacketConf
 	w.load(t, bpf.LoadPod, config)
 	config.Bypass = 1
 	w.load(t, bpf.LoadPod, config)
+	w.fromTunnel, w.tunnelPort = rig.OutOfTunnel(t, w.programs["tc_from_tunnel"]), uint16(config.TunnelPort)
 	w.indexCounters(t)
 	return w
 }
@@ -178,11 +182,8 @@ func (w *world) connect(t *testing.T) {
 		}
 	}
 	far := rig.NewNetns(t, "far")
-	for id, name := range []string{1: "front", 2: "back"} {
-		if id == 0 {
-			continue
-		}
-		w.devices[id] = w.link(t, far, name, device{mac: MAC{2, 0, 0, 0, byte(id), 1}, peer: MAC{2, 0, 0, 0, byte(id), 2}, mtu: 1500 - 220*(id-1)})
+	for id, mtu := range map[int]int{1: 1500, 2: 1280, tunnelDevice: 1450} {
+		w.devices[id] = w.link(t, far, fmt.Sprintf("out%d", id), device{mac: MAC{2, 0, 0, 0, byte(id), 1}, peer: MAC{2, 0, 0, 0, byte(id), 2}, mtu: mtu})
 	}
 	for addr, way := range routes() {
 		if err := w.setRoute(addr, way); err != nil {
@@ -357,7 +358,11 @@ func (w *world) runTC(name string, frame []byte, d device) (result, error) {
 		return result{verdict: Stack, data: frame}, nil
 	}
 	code, data, err := w.run(name, frame, []uint32{10: uint32(d.index)})
-	return result{verdict: map[uint32]Verdict{tcNext: Stack, tcDrop: Drop, tcRedirect: Out}[code], data: data}, err
+	return result{verdict: tcVerdict(code), data: data}, err
+}
+
+func tcVerdict(code uint32) Verdict {
+	return map[uint32]Verdict{tcNext: Stack, tcDrop: Drop, tcRedirect: Out}[code]
 }
 
 // tooShort reports whether a frame is too short for the kernel to run a tc program with it.
@@ -375,7 +380,11 @@ func (w *world) tally() (tally bpf.MapsLateTally, err error) {
 const largest = 14 + 1500
 
 func (w *world) run(name string, frame []byte, context []uint32) (uint32, []byte, error) {
+	return w.runProgram(w.programs[name], frame, context)
+}
+
+func (w *world) runProgram(program *ebpf.Program, frame []byte, context []uint32) (uint32, []byte, error) {
 	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, max(len(frame), largest)+128), Context: context}
-	code, err := w.programs[name].Run(&options)
+	code, err := program.Run(&options)
 	return code, options.DataOut, err
 }
