@@ -297,6 +297,7 @@ func TestBudgets(t *testing.T) {
 	for _, version := range []string{"v4", "v6"} {
 		have = append(have, spendPods(t, version, families()[version])...)
 		have = append(have, spendOwn(t, version, families()[version])...)
+		have = append(have, spendTunnel(t, version, families()[version])...)
 	}
 	slices.SortStableFunc(have, func(a, b budget) int { return strings.Compare(a.path, b.path) })
 	if *updateBudgets {

@@ -45,7 +45,8 @@ type world struct {
 	programs map[string]*ebpf.Program
 	config   bpf.MapsPacketConfig
 	services uint32
-	flags    uint32 // of test runs, see sumUp
+	flags    uint32   // of test runs, see sumUp
+	context  []uint32 // of test runs, see outOfTunnel
 }
 
 func newWorld(t *testing.T, h hook) *world {
@@ -170,6 +171,9 @@ func (w *world) do(f func() error) error {
 func (w *world) run(t *testing.T, program string, frame []byte) (string, []byte) {
 	t.Helper()
 	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+1024), Flags: w.flags}
+	if w.context != nil {
+		options.Context = w.context
+	}
 	var code uint32
 	err := w.do(func() (err error) {
 		code, err = w.programs[program].Run(&options)
