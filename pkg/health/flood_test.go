@@ -198,7 +198,7 @@ func TestSources(t *testing.T) {
 		{"[fe80::1%eth0]:1", "fe80::/64"},
 	} {
 		remote := net.TCPAddrFromAddrPort(netip.MustParseAddrPort(tt.remote))
-		if have := sourceOf(remote); have.String() != tt.want {
+		if have, _ := sourceOf(remote); have.String() != tt.want {
 			t.Errorf("%s counts as %s, want %s", tt.remote, have, tt.want)
 		}
 	}

@@ -19,7 +19,7 @@ const (
 
 // limiter bounds the open connections of one listener or several. Whoever connects gets in: what
 // gives way is the oldest connection of the same source once that has too many, or else of the
-// source that has most. To refuse newcomers instead would let anyone who keeps connections open
+// source that has most; within a source, of the address that has most. To refuse newcomers instead would let anyone who keeps connections open
 // silence the server for everybody, probes of load balancers included.
 type limiter struct {
 	evicted func() // called for each connection that gave way; nil for none
@@ -54,6 +54,7 @@ type limitedConn struct {
 	*net.TCPConn
 	limit  *limiter
 	source netip.Prefix
+	addr   netip.Addr
 }
 
 // Close closes the connection.
@@ -64,7 +65,8 @@ func (c *limitedConn) Close() error {
 
 // admit counts a connection, and closes another one if there are too many.
 func (l *limiter) admit(conn *net.TCPConn) *limitedConn {
-	c := &limitedConn{TCPConn: conn, limit: l, source: sourceOf(conn.RemoteAddr())}
+	c := &limitedConn{TCPConn: conn, limit: l}
+	c.source, c.addr = sourceOf(conn.RemoteAddr())
 	l.mu.Lock()
 	l.open = append(l.open, c)
 	l.count[c.source]++
@@ -89,7 +91,7 @@ func (l *limiter) admit(conn *net.TCPConn) *limitedConn {
 // excess returns the connection that has to give way after one from source was added, or nil.
 func (l *limiter) excess(source netip.Prefix) *limitedConn {
 	if l.count[source] > maxPerSource {
-		return l.oldest(func(c *limitedConn) bool { return c.source == source })
+		return l.oldestOf(source)
 	}
 	if len(l.open) <= maxConnections {
 		return nil
@@ -98,7 +100,22 @@ func (l *limiter) excess(source netip.Prefix) *limitedConn {
 	for _, n := range l.count {
 		most = max(most, n)
 	}
-	return l.oldest(func(c *limitedConn) bool { return l.count[c.source] == most })
+	return l.oldestOf(l.oldest(func(c *limitedConn) bool { return l.count[c.source] == most }).source)
+}
+
+// oldestOf returns the oldest connection of the address that has most, of those in a source. So hosts
+// that share a prefix with one that keeps connections open do not give way to it, unless that takes
+// ever new addresses.
+func (l *limiter) oldestOf(source netip.Prefix) *limitedConn {
+	of := map[netip.Addr]int{}
+	most := 0
+	for _, c := range l.open {
+		if c.source == source {
+			of[c.addr]++
+			most = max(most, of[c.addr])
+		}
+	}
+	return l.oldest(func(c *limitedConn) bool { return c.source == source && of[c.addr] == most })
 }
 
 func (l *limiter) oldest(is func(*limitedConn) bool) *limitedConn {
@@ -130,12 +147,12 @@ func (l *limiter) remove(gone *limitedConn) {
 	}
 }
 
-// sourceOf returns what counts as the source of a connection: an IPv4 address, or the prefix of an
-// IPv6 address.
-func sourceOf(remote net.Addr) netip.Prefix {
+// sourceOf returns what counts as the source of a connection, an IPv4 address or the prefix of an IPv6
+// address, and the address itself.
+func sourceOf(remote net.Addr) (netip.Prefix, netip.Addr) {
 	tcp, ok := remote.(*net.TCPAddr)
 	if !ok {
-		return netip.Prefix{} // the kernel no longer knows, since the client is gone
+		return netip.Prefix{}, netip.Addr{} // the kernel no longer knows, since the client is gone
 	}
 	addr := tcp.AddrPort().Addr().Unmap().WithZone("")
 	bits := addr.BitLen()
@@ -144,7 +161,7 @@ func sourceOf(remote net.Addr) netip.Prefix {
 	}
 	prefix, err := addr.Prefix(bits)
 	if err != nil {
-		return netip.Prefix{}
+		return netip.Prefix{}, addr
 	}
-	return prefix
+	return prefix, addr
 }

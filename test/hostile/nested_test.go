@@ -46,11 +46,7 @@ metadata: {name: web, namespace: shop, uid: uid-web}
 spec: {type: NodePort, ipFamilyPolicy: RequireDualStack, ipFamilies: [IPv4, IPv6], clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10, "fd00:96::10"], ports: [{port: 80, nodePort: 30080, protocol: UDP}]}
 `)
 	for _, n := range w.nodes {
-		for deadline := time.Now().Add(patience); !strings.Contains(n.run("service", "list"), "*:30080"); time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s does not know the Service", n.name)
-			}
-		}
+		n.knowsService("*:30080")
 	}
 	one, two := w.nodes[0].pod("one"), w.nodes[1].pod("two")
 	for _, is4 := range []bool{true, false} {
@@ -71,6 +67,16 @@ spec: {type: NodePort, ipFamilyPolicy: RequireDualStack, ipFamilies: [IPv4, IPv6
 					t.Errorf("got %d bytes (%v), want what was sent; dropped as forged: %d", n, err, w.nodes[0].drops("pod", "forged"))
 				}
 			})
+		}
+	}
+}
+
+// knowsService waits until a node has a Service with that frontend.
+func (n *node) knowsService(frontend string) {
+	n.t.Helper()
+	for deadline := time.Now().Add(patience); !strings.Contains(n.run("service", "list"), frontend); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			n.t.Fatalf("%s does not know the Service at %s:\n%s", n.name, frontend, n.run("service", "list"))
 		}
 	}
 }
