@@ -228,7 +228,7 @@ func (s *step) isOfOpen() bool {
 // frontend.
 func (s *step) isOfAnother() bool {
 	from, to := s.flow.Source.Addr(), s.flow.Dest.Addr()
-	if !from.IsValid() && len(s.frame) >= 14+40 && s.frame[14]>>4 == 6 { // mapped addresses
+	if !from.IsValid() && len(s.frame) >= 14+40 && s.frame[12] == 0x86 && s.frame[13] == 0xdd && s.frame[14]>>4 == 6 { // mapped addresses
 		from, to = s.saysIP()
 	}
 	if _, ok := s.Pods[from.Unmap()]; ok {
