@@ -121,6 +121,11 @@ func sockaddr(at netip.AddrPort) unix.Sockaddr {
 // answer answers every datagram to a port of the host outside, or only those that are no flood.
 func (w *world) answer(port int, all bool) {
 	conn := listen(w.t, w.outside, port)
+	// It has to have room for all that comes while it does not run, or its own losses would be seen.
+	raw, err := conn.SyscallConn()
+	must(w.t, err)
+	must(w.t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20) }))
+	must(w.t, err)
 	go func() {
 		buffer := make([]byte, 64)
 		for {
