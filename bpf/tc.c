@@ -333,6 +333,10 @@ static __always_inline int tc_go(struct __sk_buff *skb, struct packet *p, struct
 	enum parsed parsed = read_packet(skb, p, lacks);
 	int verdict;
 
+	if (tc_is_hidden(skb, p)) {
+		action_drop(a, REASON_PROTOCOL);
+		return tc_drop(skb, p, a, false);
+	}
 	if (tc_is_tagged(skb, p))
 		return TC_NEXT;
 	if (!from_tunnel && source_is_forged(p)) {
@@ -405,6 +409,8 @@ static __noinline int tc_group(struct __sk_buff *skb)
 	if (skb->pkt_type != 1 /* PACKET_BROADCAST */ && skb->pkt_type != 2 /* PACKET_MULTICAST */)
 		return TC_NEXT;
 	read_packet(skb, &p, 0);
+	if (tc_is_hidden(skb, &p))
+		return tc_drop_read(skb, &p, REASON_PROTOCOL);
 	if (tc_is_tagged(skb, &p) || !source_is_forged(&p))
 		return TC_NEXT;
 	return tc_drop_read(skb, &p, REASON_POD_SOURCE);

@@ -42,7 +42,7 @@ enum reason {
 	REASON_DHCP,	      /* likewise, as a DHCP server: dropped */
 	REASON_LOOPBACK,      /* from a pod to a loopback address: dropped */
 	REASON_PROTOCOL,      /* from a pod, neither ARP nor IP, with a VLAN tag, or not what its
-				 sender told the stack: dropped */
+				 sender told the stack; from outside, with several tags of VLAN 0: dropped */
 	REASON_MALFORMED,     /* from a pod, ends within its header: dropped */
 	REASON_NO_PROXY,      /* nobody listens where a pod's connections are handed over: dropped */
 	REASON_EXTENSIONS,    /* from a pod that has a proxy, behind more IPv6 extension headers than

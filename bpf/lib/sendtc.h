@@ -71,6 +71,21 @@ static __always_inline bool tc_is_tagged(struct __sk_buff *skb, const struct pac
 	return p->is_tagged || (skb->vlan_present && skb->vlan_tci & TC_VLAN_ID);
 }
 
+/* Reports whether a packet has a priority tag behind another one. The kernel takes off all of them by
+ * itself, so the stack would get a packet that no program has read. Only who hides something sends
+ * that. */
+static __noinline bool tc_is_hidden(struct __sk_buff *skb, const struct packet *p)
+{
+	__be16 tag[2];
+
+	if (!p->is_tagged || !skb->vlan_present || skb->vlan_tci & TC_VLAN_ID)
+		return false;
+	if (bpf_skb_load_bytes(skb, offsetof(struct ethhdr, h_proto), tag, sizeof(tag)))
+		return true;
+	return (tag[0] == bpf_htons(ETH_P_8021Q) || tag[0] == bpf_htons(ETH_P_8021AD)) &&
+	       !(tag[1] & bpf_htons(TC_VLAN_ID));
+}
+
 /* Reports whether a packet is part of a datagram that routers may fragment further. */
 static __always_inline bool tc_is_part(const struct packet *p)
 {

@@ -80,9 +80,10 @@ func reasonsOfPods() []Reason {
 			Cure: "Nothing: no honest pod sends this. If it goes on, look into the pod.",
 		},
 		{
-			Word: "protocol", Stops: true, What: dropped,
-			Cause: "It is neither ARP nor IP, has a VLAN tag, or its sender told the kernel another protocol than its header says.",
-			Cure:  "Nothing, unless something in the pod does not work: the pod network carries only IP.",
+			Word: "protocol", Stops: true, What: "What a pod sent is dropped at its own device, or with hook `tc` what came in by a device of the node.",
+			Cause: "The pod's packet is neither ARP nor IP, has a VLAN tag, or its sender told the kernel another protocol than its header says. " +
+				"What came in has several priority tags (VLAN 0), behind which a neighbor can hide whom it poses as.",
+			Cure: "Nothing, unless something in the pod does not work: the pod network carries only IP. No honest host sends several such tags.",
 		},
 		{
 			Word: "malformed", Stops: true, What: dropped,
