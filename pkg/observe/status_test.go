@@ -254,3 +254,21 @@ func TestCounterWords(t *testing.T) {
 		t.Errorf("hooks %q, reasons %q", hooks, reasons)
 	}
 }
+
+// A manifest may name its objects as no API server would let it: what a terminal would obey is quoted.
+func TestStatusOfHostileNames(t *testing.T) {
+	const name = "shop/\x1b[2J\n\u202eweb"
+	s := Status{Problems: []Problem{
+		{name, "InvalidAddress", "It is odd."}, {"shop/web", "FrontendConflict", "10.96.0.1:80/tcp belongs to " + name + "."},
+	}}
+	var out strings.Builder
+	if err := s.WriteText(&out); err != nil {
+		t.Fatal(err)
+	}
+	if strings.ContainsAny(out.String(), "\x1b\u202e") || strings.Contains(out.String(), "\n\u202eweb") {
+		t.Errorf("a terminal would obey %q", out.String())
+	}
+	if !strings.Contains(out.String(), `"shop/\x1b[2J\n\u202eweb": InvalidAddress: It is odd.`) {
+		t.Errorf("the object is not named in %q", out.String())
+	}
+}

@@ -285,11 +285,15 @@ func textOf(name *maps.NameText) string {
 		}
 		b = append(b, byte(c))
 	}
-	text := string(b)
-	if strings.ContainsFunc(text, func(c rune) bool { return c == unicode.ReplacementChar || !unicode.IsPrint(c) }) {
-		return strconv.Quote(text)
+	return printable(string(b))
+}
+
+// printable returns a name as it is, or quoted if a terminal would do something else than show it.
+func printable(name string) string {
+	if strings.ContainsFunc(name, func(c rune) bool { return c == unicode.ReplacementChar || !unicode.IsPrint(c) }) {
+		return strconv.Quote(name)
 	}
-	return text
+	return name
 }
 
 func unknown(what string, value uint32) string {

@@ -109,7 +109,7 @@ func (s *Status) WriteText(w io.Writer) error {
 	if len(s.Problems) > 0 {
 		fmt.Fprintf(out, "\nobjects with problems:\n")
 		for _, p := range s.Problems {
-			fmt.Fprintf(out, "  %s: %s: %s\n", p.Object, p.Reason, p.Message)
+			fmt.Fprintf(out, "  %s: %s: %s\n", printable(p.Object), p.Reason, printable(p.Message))
 		}
 	}
 	if len(s.Degraded) == 0 {
