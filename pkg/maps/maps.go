@@ -141,7 +141,7 @@ func (m *Maps) fields() []field {
 		{Info{Name: "pods", Row: "address -> interface, both hardware addresses, proxy, whether it has BBR", WrittenBy: "podnet", ReadBy: "sock, tc, xdp, pod"}, &m.Pods, nil},
 		{Info{Name: "pods_dial", Row: "0 -> who has sent packets to a service: a pod, the node", WrittenBy: "tc, pod", ReadBy: "tc, pod"}, &m.PodsDial, nil},
 		{Info{Name: "masq_skip", Row: "prefix -> 1, if pods are known there", WrittenBy: "podnet", ReadBy: "tc, pod"}, &m.MasqSkip, nil},
-		{Info{Name: "cluster_nodes", Row: "address -> hash of its node's name, the node's number, whether it is this one", WrittenBy: "nodes", ReadBy: "nodes, tc, pod"},
+		{Info{Name: "cluster_nodes", Row: "address -> hash of its node's name, the node's number, whether it is this one", WrittenBy: "nodes", ReadBy: "nodes, tc, xdp, pod"},
 			&m.ClusterNodes, nil},
 		{Info{Name: "node_sources", Row: "prefix -> the same, of the node that such sources belong behind", WrittenBy: "nodes", ReadBy: "nodes, tc, xdp"},
 			&m.NodeSources, nil},
