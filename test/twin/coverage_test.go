@@ -60,7 +60,7 @@ func classes() []class {
 		{"error", ", stray", 20},
 		{"fragment", ", stray", 1000},
 		{"given back", ", expired, told", 15},
-		{"given back", ", too big", 10},
+		{"given back", ", too big", 4},
 		{"taken back", "", 100},
 		{"like the option", "", 100},
 		{"leaving, established", "", 20000},
