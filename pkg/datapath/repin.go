@@ -21,8 +21,9 @@ type Pins struct {
 }
 
 // WatchPins pins maps again whose pins somebody has removed or replaced, until the context ends, and
-// calls restored with their names. Links it has attached again at once, as CheckAttachment does. Programs and this process do without pins, but the commands
-// do not, and neither does the next agent: it would make empty maps in their place.
+// calls restored with their names. Links are attached again at once, by CheckAttachment. Programs and
+// this process do without pins, but the commands do not, and neither does the next agent: it would
+// make empty maps in their place.
 func (d *Datapath) WatchPins(ctx context.Context, restored func(names []string)) error {
 	again := time.NewTicker(repinEvery)
 	defer again.Stop()
