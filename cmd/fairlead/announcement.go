@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 )
@@ -97,6 +98,11 @@ func (a *agent) unready() error {
 	if a.cfg.PodNetwork != "main" {
 		return nil
 	}
-	_, err := a.podCIDRs()
-	return err
+	if _, err := a.podCIDRs(); err != nil {
+		return err
+	}
+	if stats := a.fabricStats(); stats == nil || stats.Pending {
+		return errors.New("the routes to other nodes' pods are not written yet")
+	}
+	return nil
 }

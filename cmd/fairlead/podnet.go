@@ -142,7 +142,7 @@ func checkPodNetwork(cfg *config.Config) error {
 
 // startFabric starts keeping the routes to pods on other nodes.
 func (a *agent) startFabric(start func(string, func(context.Context) error), log *slog.Logger) error {
-	ways, err := fabric.New(fabric.Config{Mode: a.cfg.Routing, Store: a.store, CIDRs: a.podCIDRs, MTU: podnet.DefaultMTU, Settled: a.nodes.Settle, Log: log})
+	ways, err := fabric.New(fabric.Config{Mode: a.cfg.Routing, Store: a.store, CIDRs: a.podCIDRs, MTU: podnet.DefaultMTU, Guard: a.guardTunnel, Settled: a.nodes.Settle, Log: log})
 	if err != nil {
 		return fmt.Errorf("start routing to pods on other nodes: %w", err)
 	}
@@ -151,6 +151,15 @@ func (a *agent) startFabric(start func(string, func(context.Context) error), log
 	a.mu.Unlock()
 	start("fabric", ways.Run)
 	return nil
+}
+
+// guardTunnel has the programs drop what comes out of the tunnel with a source that does not belong
+// behind the node that sent it. They must know the nodes for that, and be at the tunnel's device.
+func (a *agent) guardTunnel() error {
+	if err := a.nodes.Write(); err != nil {
+		return err
+	}
+	return a.path.AttachTunnel()
 }
 
 // podMTU returns the MTU of pods. If there is a tunnel, their packets must fit into it.
@@ -304,7 +313,7 @@ func (a *agent) routingStatus() *observe.RoutingStatus {
 		return nil
 	}
 	return &observe.RoutingStatus{
-		Mode: stats.Mode, Nodes: stats.Nodes, Routes: stats.Routes, Refused: stats.Refused, Left: stats.Left, Mended: stats.Mended, Error: stats.Error,
+		Mode: stats.Mode, Pending: stats.Pending, Nodes: stats.Nodes, Routes: stats.Routes, Refused: stats.Refused, Left: stats.Left, Mended: stats.Mended, Error: stats.Error,
 	}
 }
 

@@ -53,6 +53,8 @@ func (d *Datapath) Watch(ctx context.Context, again <-chan struct{}, changed fun
 
 // look reads the devices and addresses and brings programs and maps in step with them.
 func (d *Datapath) look(changed func(map[netip.Addr]uint32)) error {
+	d.outside.looking.Lock()
+	defer d.outside.looking.Unlock()
 	own := d.packets.Own()
 	found, tunnel, err := d.detect(own)
 	if err != nil {
@@ -73,6 +75,33 @@ func (d *Datapath) look(changed func(map[netip.Addr]uint32)) error {
 	d.outside.found, d.outside.tunnel, d.outside.looked = found, tunnel, true
 	changed(addrs)
 	return d.syncDevices()
+}
+
+// AttachTunnel attaches the programs to the tunnel's device, which exists by now. Until the next
+// look, the node's other devices keep what they have.
+func (d *Datapath) AttachTunnel() error {
+	d.outside.looking.Lock()
+	defer d.outside.looking.Unlock()
+	tunnel, err := devices.FindTunnel(d.packets.Tunnel)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.maps == nil {
+		return fmt.Errorf("attach programs to %s: %w", d.packets.Tunnel, ErrNoMaps)
+	}
+	d.outside.tunnel = tunnel
+	err = d.syncDevices()
+	for _, state := range d.hooks.States() {
+		if state.Index == tunnel.Index && state.TC != "" {
+			return err
+		}
+		if state.Index == tunnel.Index {
+			err = errors.Join(err, state.Err)
+		}
+	}
+	return errors.Join(fmt.Errorf("no program is attached to %s", d.packets.Tunnel), err)
 }
 
 // detect returns the devices that lead out of the node, and the tunnel unless it is one of them.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"github.com/cilium/ebpf"
 
@@ -57,6 +58,8 @@ type outside struct {
 	// them.
 	unknown []netip.Addr
 	pods    map[uint32]devices.Device // by index
+	// looking is held from a look at the devices until the programs are attached to what it found.
+	looking sync.Mutex
 }
 
 // running returns the programs attached to devices.

@@ -80,8 +80,9 @@ func ourDevice() (*netlink.Vxlan, error) {
 	return device, nil
 }
 
-// setDevice creates or corrects the tunnel's device and returns its index.
-func setDevice(mac [6]byte, mtu int, cidrs []netip.Prefix) (int, error) {
+// setDevice creates or corrects the tunnel's device and returns its index. It calls guard before it
+// sets the device up.
+func setDevice(mac [6]byte, mtu int, cidrs []netip.Prefix, guard func() error) (int, error) {
 	device, err := ourDevice()
 	if err != nil {
 		return 0, err
@@ -111,6 +112,9 @@ func setDevice(mac [6]byte, mtu int, cidrs []netip.Prefix) (int, error) {
 		}
 	}
 	if device.Flags&net.FlagUp == 0 {
+		if err := guard(); err != nil {
+			return 0, fmt.Errorf("leave %s down: %w", DeviceName, err)
+		}
 		if err := netlink.LinkSetUp(device); err != nil {
 			return 0, fmt.Errorf("set %s up: %w", DeviceName, err)
 		}

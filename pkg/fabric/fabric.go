@@ -39,6 +39,9 @@ type Config struct {
 	CIDRs func() ([]netip.Prefix, error)
 	// MTU returns the MTU of the devices that carry the tunnel.
 	MTU func() (int, error)
+	// Guard has the programs check what comes out of the tunnel. It is called while the tunnel's
+	// device is down, so nothing comes out unchecked.
+	Guard func() error
 	// Settled gets the networks of other nodes' pods, and the node of each, before there are routes
 	// to them.
 	Settled func(map[netip.Prefix]string) error
@@ -50,6 +53,7 @@ type Stats struct {
 	Mode    string
 	Nodes   int // reached by our routes
 	Routes  int
+	Pending bool     // the routes have not been written yet since the start
 	Refused []string // rejected claims of nodes, and why
 	Left    []string // networks without a route of ours, and why
 	Mended  uint64   // routes and neighbours that had been removed or changed
@@ -80,7 +84,7 @@ func New(cfg Config) (*Fabric, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Fabric{cfg: cfg, kernel: k, have: map[netip.Prefix]route{}, neighbours: map[netip.Addr][6]byte{}, stats: Stats{Mode: cfg.Mode}}, nil
+	return &Fabric{cfg: cfg, kernel: k, have: map[netip.Prefix]route{}, neighbours: map[netip.Addr][6]byte{}, stats: Stats{Mode: cfg.Mode, Pending: cfg.Mode != None}}, nil
 }
 
 // Stats returns the current state.
@@ -215,7 +219,7 @@ func (f *Fabric) prepare(own []netip.Prefix) (int, error) {
 		return 0, err
 	}
 	self := f.cfg.Store.Self()
-	return setDevice(macOf(self.Name), mtu-Overhead(self.Addrs), own)
+	return setDevice(macOf(self.Name), mtu-Overhead(self.Addrs), own, f.cfg.Guard)
 }
 
 // own returns the networks of this node's pods.
@@ -281,7 +285,7 @@ func (f *Fabric) apply(want *plan) error {
 		}
 	}
 	f.mu.Lock()
-	f.stats.Routes, f.stats.Changes = len(want.routes), f.kernel.sent
+	f.stats.Pending, f.stats.Routes, f.stats.Changes = false, len(want.routes), f.kernel.sent
 	f.mu.Unlock()
 	return brief(errs)
 }

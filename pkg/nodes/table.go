@@ -59,7 +59,7 @@ func (t *Table) Run(ctx context.Context) error {
 	defer look.Stop()
 	for {
 		again := time.After(pause)
-		if err := t.write(); err != nil {
+		if err := t.Write(); err != nil {
 			t.log.Warn("cannot tell the programs who is a node of the cluster, trying again", "error", err)
 			again = time.After(retry)
 		} else {
@@ -93,7 +93,7 @@ func (t *Table) Settle(claims Claims) error {
 	t.mu.Lock()
 	t.settled = claims
 	t.mu.Unlock()
-	return t.write()
+	return t.Write()
 }
 
 // Refused returns the claims of nodes that are not believed, and why.
@@ -134,10 +134,10 @@ func (t *Table) compile(have maps.Cluster) maps.Cluster {
 	return want
 }
 
-// write brings the rows up to date. It reads them only if it does not know them, and leaves them
+// Write brings the rows up to date. It reads them only if it does not know them, and leaves them
 // alone if they are right: both take a lock that other work of the agent
 // waits for, such as setting up pods.
-func (t *Table) write() error {
+func (t *Table) Write() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.written == nil {

@@ -61,6 +61,7 @@ type RoutingStatus struct {
 	Mode    string   `json:"mode"` // none, native or vxlan
 	Nodes   int      `json:"nodes"`
 	Routes  int      `json:"routes"`
+	Pending bool     `json:"pending,omitempty"` // the routes have not been written yet since the agent's start
 	Refused []string `json:"refused,omitempty"` // networks that nodes claim but do not get, and why
 	Left    []string `json:"left,omitempty"`    // networks for which fairlead makes no route, and why
 	Mended  uint64   `json:"mended"`            // routes and neighbors that were lost and restored
@@ -85,8 +86,11 @@ func (r *RoutingStatus) judge(say func(string, ...any)) {
 	if r == nil {
 		return
 	}
-	if r.Error != "" {
+	switch {
+	case r.Error != "":
 		say("Pods on other nodes may be unreachable: %s.", r.Error)
+	case r.Pending:
+		say("Pods on other nodes may be unreachable: the routes to them are not written yet.")
 	}
 	if len(r.Refused) > 0 {
 		say("%d networks that nodes claim for their pods get no route. The first is: %s.", len(r.Refused), r.Refused[0])

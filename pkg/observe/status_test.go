@@ -196,6 +196,7 @@ func TestJudge(t *testing.T) {
 			"Packets do not wait at device eth1 for their time to leave. If that is too far ahead, they are dropped: its queue is htb.",
 		}},
 		{"no way to other nodes", func(s *Status) { s.PodNetwork.Routing.Error = "no buffer space" }, []string{"may be unreachable: no buffer space."}},
+		{"no way to other nodes yet", func(s *Status) { s.PodNetwork.Routing.Pending = true }, []string{"the routes to them are not written yet."}},
 		{"changes of routes are not followed", func(s *Status) { s.Ways = &WayStatus{Error: "no buffer space"} }, []string{"its packets cost more: no buffer space."}},
 		{"agents were killed a few times", func(s *Status) { s.Agent = &AgentStatus{Killed: 50, KilledLately: 4, LastKilled: time.Unix(1000, 0)} }, nil},
 		{"agents were killed again and again", func(s *Status) { s.Agent = &AgentStatus{Killed: 10, KilledLately: 10, LastKilled: time.Unix(1000, 0)} }, []string{

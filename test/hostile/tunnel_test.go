@@ -1,8 +1,10 @@
 package hostile
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"testing"
@@ -12,6 +14,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/rig"
 )
 
 const tunnelPort = 8472
@@ -115,6 +118,46 @@ func TestTunnelOfAnotherNode(t *testing.T) {
 	send(t, rogue.ns, netip.MustParseAddrPort("198.51.100.1:61021"), netip.MustParseAddrPort("198.51.100.2:8472"),
 		inTunnel("n2", netip.MustParseAddrPort("203.0.113.7:99"), to, "from a client outside"))
 	hear(t, there, "from a client outside")
+}
+
+// TestTunnelFromTheStart is the same attack on a node whose agent starts for the first time, with a
+// route to anywhere, so that the kernel takes packets from any source. Nothing comes out of the
+// tunnel before the programs check it.
+func TestTunnelFromTheStart(t *testing.T) {
+	w := newWorld(t, 3, "--routing=vxlan")
+	rogue, far := w.nodes[0], w.nodes[1]
+	rig.Route(t, far.ns, "0.0.0.0/0", "198.51.100.200")
+	far.agent.Kill()
+	far.run("cleanup")
+	there := listen(t, far.ns, 400)
+	to := netip.MustParseAddrPort("198.51.100.2:400")
+	from, at := netip.MustParseAddrPort("198.51.100.1:61001"), netip.MustParseAddrPort("198.51.100.2:8472")
+	forged := inTunnel("n2", netip.MustParseAddrPort("10.1.3.250:99"), to, "forged") // from a pod of the third node
+	var flood *net.UDPConn
+	must(t, rogue.ns.Do(func() (err error) {
+		flood, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(from), net.UDPAddrFromAddrPort(at))
+		return err
+	}))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ; ctx.Err() == nil; time.Sleep(time.Millisecond) {
+			_, _ = flood.Write([]byte(forged)) // refused until the tunnel is there
+		}
+	}()
+	far.start()
+	before := far.drops("tc", "tunnel-source")
+	for deadline := time.Now().Add(patience); far.drops("tc", "tunnel-source") == before; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the forged packets do not get to the tunnel")
+		}
+	}
+	stop()
+	<-ended
+	must(t, flood.Close())
+	send(t, rogue.ns, from, at, inTunnel("n2", netip.MustParseAddrPort("10.1.1.250:99"), to, "from its pod"))
+	hear(t, there, "from its pod", "forged")
 }
 
 // knows waits until the programs of a node know an address of its own.
