@@ -59,6 +59,11 @@ func (a *agent) complete(s *observe.Status, err error) {
 				Checks: stats.Checks, Found: stats.Damage, Mended: stats.Repaired, LastTime: stats.LastCheck,
 			},
 		}
+		for _, use := range stats.Quotas {
+			if use.Wanted > 0 && use.Limit > 0 {
+				s.Reconcile.Quotas = append(s.Reconcile.Quotas, observe.QuotaUse(use))
+			}
+		}
 		if o := a.optOuts(); o != nil {
 			s.Reconcile.Verify.Found += o.Damage
 			s.Reconcile.Verify.Mended += o.Mended

@@ -15,13 +15,29 @@ type Quota struct {
 	Slots     int
 }
 
+// QuotaFields is the number of amounts in a Quota.
+const QuotaFields = 4
+
+// QuotaNames name the amounts in a Quota, as in the options.
+var QuotaNames = [QuotaFields]string{"frontends", "hosted", "backends", "slots"}
+
+// Values returns the amounts in the order of QuotaNames.
+func (q Quota) Values() [QuotaFields]int {
+	return [QuotaFields]int{q.Frontends, q.Hosted, q.Backends, q.Slots}
+}
+
 type quotaField struct {
 	name string
 	at   *int
 }
 
 func (q *Quota) fields() []quotaField {
-	return []quotaField{{"frontends", &q.Frontends}, {"hosted", &q.Hosted}, {"backends", &q.Backends}, {"slots", &q.Slots}}
+	at := [QuotaFields]*int{&q.Frontends, &q.Hosted, &q.Backends, &q.Slots}
+	fields := make([]quotaField, QuotaFields)
+	for i, name := range QuotaNames {
+		fields[i] = quotaField{name, at[i]}
+	}
+	return fields
 }
 
 // ParseQuota reads limits of the form "frontends=16384,backends=131072". What is not named has no
@@ -69,9 +85,10 @@ func (q Quota) Left(limit Quota) Quota {
 
 // Exceeds returns the first limit that an amount exceeds, as in "1024 backends", or "".
 func (q Quota) Exceeds(limit Quota) string {
-	for i, f := range q.fields() {
-		if most := limit.fields()[i]; *most.at != 0 && *f.at > *most.at {
-			return fmt.Sprintf("%d %s", *most.at, f.name)
+	limits := limit.Values()
+	for i, amount := range q.Values() {
+		if limits[i] != 0 && amount > limits[i] {
+			return fmt.Sprintf("%d %s", limits[i], QuotaNames[i])
 		}
 	}
 	return ""

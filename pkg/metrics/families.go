@@ -190,6 +190,29 @@ func reconcileFamilies() []family {
 			func(s *Sample) uint64 { return s.Stats.Barriers }),
 		gauge("fairlead_reconcile_pending", "Objects and rows that wait for a retry, for readers, or for the source to be complete.",
 			func(s *Sample) float64 { return float64(s.Stats.Pending) }),
+		{
+			name: "fairlead_namespace_quota_wanted", kind: prometheus.GaugeValue, labels: []string{"quota"},
+			help: "How much of a quota the Services of one namespace want together, where that is most; fairlead status names the namespace. " +
+				"Above fairlead_namespace_quota_limit its youngest Services are not served.",
+			read: func(s *Sample, put put) {
+				for _, use := range s.Stats.Quotas {
+					if use.Quota != "" { // the maps exist
+						put(float64(use.Wanted), use.Quota)
+					}
+				}
+			},
+		},
+		{
+			name: "fairlead_namespace_quota_limit", kind: prometheus.GaugeValue, labels: []string{"quota"},
+			help: "How much the Services of one namespace may have together, by --namespace-quota; 0: no limit.",
+			read: func(s *Sample, put put) {
+				for _, use := range s.Stats.Quotas {
+					if use.Quota != "" { // the maps exist
+						put(float64(use.Limit), use.Quota)
+					}
+				}
+			},
+		},
 		gauge("fairlead_reconcile_oldest_change_age_seconds", "How long the oldest change has been waiting to reach the maps; 0: none.",
 			func(s *Sample) float64 { return age(s.Waiting) }),
 		gauge("fairlead_reconcile_last_pass_timestamp_seconds", "Start of the last pass that had something to compile; 0: never.",

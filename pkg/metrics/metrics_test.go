@@ -51,6 +51,7 @@ func sample() Sample {
 			Passes: 11, Compiled: 12, Writes: 13, Errors: 14, Growths: 15, Barriers: 16, Services: 17, Frontends: 18, Slots: 100,
 			Backends: 20, Pending: 21, Checks: 22, Damage: 23, Repaired: 24,
 			LastPass: time.Unix(1000, 5e8), LastSettled: time.Unix(1001, 0), LastCheck: time.Unix(1002, 0),
+			Quotas: [4]reconcile.QuotaUse{{Quota: "frontends", Wanted: 123, Limit: 124}, {Quota: "hosted", Wanted: 125, Limit: 126}, {Quota: "backends", Wanted: 127, Limit: 128}, {Quota: "slots", Wanted: 129, Limit: 130}},
 		},
 		Reasons: map[string]int{"FrontendConflict": 2},
 		Source: Source{

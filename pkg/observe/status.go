@@ -67,6 +67,9 @@ type ReconcileState struct {
 	LastDuration time.Duration `json:"lastDurationNanoseconds"`
 	LastTime     time.Time     `json:"lastTime,omitzero"`
 	Verify       VerifyState   `json:"verify"`
+	// Quotas are of the namespaces that want most of each; those of which nobody wants any are
+	// missing.
+	Quotas []QuotaUse `json:"quotas,omitempty"`
 }
 
 // VerifyState counts the agent's periodic checks of the maps against the objects, and what they

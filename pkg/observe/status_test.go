@@ -19,7 +19,8 @@ func sampleStatus() Status {
 		Version: "v1.2.3", Node: "worker-1", Started: at,
 		Source: &SourceStatus{Kind: "kubernetes", Server: "192.0.2.10:6443", Configured: "192.0.2.10:6443", Synced: true, LastChange: at},
 		Reconcile: &ReconcileState{Passes: 4, LastDuration: 1234567, LastTime: at,
-			Verify: VerifyState{Checks: 60, Found: 2, Mended: 1, LastTime: at}},
+			Verify: VerifyState{Checks: 60, Found: 2, Mended: 1, LastTime: at},
+			Quotas: []QuotaUse{{"frontends", "shop", 12, 1000}, {"slots", "b\x1b[2Jd", 900, 1000}, {"backends", "shop", 24, 1000}}},
 		Datapath: DatapathStatus{
 			CgroupRoot: "/sys/fs/cgroup", Programs: []ProgramStatus{{Name: "sock_connect4", Attached: true, ID: 7}},
 			Features: map[string]bool{"refuse": true},

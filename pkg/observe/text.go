@@ -44,6 +44,9 @@ func (s *Status) WriteText(w io.Writer) error {
 	if s.Reconcile != nil {
 		row("reconcile", "%s", s.Reconcile.text())
 	}
+	if s.Reconcile != nil && len(s.Reconcile.Quotas) > 0 {
+		row("quotas", "%s", quotaText(s.Reconcile.Quotas))
+	}
 	if s.Reconcile != nil && s.Reconcile.Verify.Checks > 0 {
 		row("verify", "%s", s.Reconcile.Verify.text())
 	}

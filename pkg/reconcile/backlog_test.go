@@ -136,6 +136,18 @@ func TestNamespaceQuota(t *testing.T) {
 		if o := r.objects[model.Key{Kind: model.KindService, Name: other.Name}]; o == nil || len(o.services) != 1 {
 			t.Errorf("order %v: the other namespace's Service is not served", order)
 		}
+		if use := r.Stats().Quotas[2]; use.Namespace != "evil" || use.Wanted <= 25 || use.Limit != 25 {
+			t.Errorf("order %v: the namespace that wants most backends is said to be %+v", order, use)
+		}
+		for i := range 3 {
+			store.DeleteService(model.Name{Namespace: "evil", Name: fmt.Sprint("s", i+1)})
+		}
+		if err := r.Settle(); err != nil {
+			t.Fatal(err)
+		}
+		if use := r.Stats().Quotas[2]; use != (QuotaUse{"backends", "shop", 20, 25}) {
+			t.Errorf("order %v: without them it is said to be %+v", order, use)
+		}
 	}
 }
 

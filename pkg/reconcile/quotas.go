@@ -14,6 +14,16 @@ import (
 type quotas struct {
 	limit      lb.Quota
 	namespaces map[string]*share
+	fullest    [lb.QuotaFields]QuotaUse // as of the last count
+	isCounted  bool
+}
+
+// QuotaUse is how much of a quota of namespaces the one wants that wants most of it.
+type QuotaUse struct {
+	Quota     string // as in lb.QuotaNames
+	Namespace string
+	Wanted    int
+	Limit     int // 0: there is none
 }
 
 // share is what the Services of one namespace want and have.
@@ -52,6 +62,7 @@ func (q *quotas) admit(key model.Key, uid string, created int64, wants lb.Quota)
 	if m.served {
 		s.used = s.used.Less(m.wants)
 	}
+	q.isCounted = q.isCounted && m.wants == wants
 	s.due = s.due || over && (m.wants != wants || m.created != created || m.uid != uid)
 	s.wanted = s.wanted.Less(m.wants).Add(wants)
 	m.uid, m.created, m.wants = uid, created, wants
@@ -116,6 +127,27 @@ func (q *quotas) choose() (changed []model.Key) {
 		}
 	}
 	return changed
+}
+
+// uses returns the namespace that wants most of each quota.
+func (q *quotas) uses() [lb.QuotaFields]QuotaUse {
+	if q.isCounted {
+		return q.fullest
+	}
+	limits := q.limit.Values()
+	for i := range q.fullest {
+		q.fullest[i] = QuotaUse{Quota: lb.QuotaNames[i], Limit: limits[i]}
+	}
+	for name, s := range q.namespaces {
+		for i, wanted := range s.wanted.Values() {
+			// By name among equals, so that it does not change by itself.
+			if most := &q.fullest[i]; wanted > most.Wanted || wanted > 0 && wanted == most.Wanted && name < most.Namespace {
+				most.Namespace, most.Wanted = name, wanted
+			}
+		}
+	}
+	q.isCounted = true
+	return q.fullest
 }
 
 func (s *share) byAge() []model.Key {

@@ -99,24 +99,25 @@ type noted struct {
 
 // Stats are counters that show how a Reconciler is doing.
 type Stats struct {
-	Passes       uint64        `json:"passes"`
-	Compiled     uint64        `json:"compiled"`
-	Writes       uint64        `json:"writes"` // rows stored in any map
-	Errors       uint64        `json:"errors"`
-	Growths      uint64        `json:"growths"`
-	Barriers     uint64        `json:"barriers"`
-	Services     int           `json:"services"`
-	Frontends    int           `json:"frontends"`
-	Slots        int           `json:"slots"` // including what rounding table lengths up added
-	Backends     int           `json:"backends"`
-	Pending      int           `json:"pending"` // keys and rows waiting for a retry, a grace period or the sync
-	Synced       bool          `json:"synced"`
-	LastError    string        `json:"lastError,omitempty"`
-	LastPass     time.Time     `json:"lastPass"` // the last pass that compiled something
-	LastDuration time.Duration `json:"lastDuration"`
-	LastSettled  time.Time     `json:"lastSettled"`  // when a pass last left nothing to do
-	LastProgress time.Time     `json:"lastProgress"` // the end of the last pass after which nothing waits for a retry
-	GraceSince   time.Time     `json:"graceSince"`   // start of the current grace period; zero if there is none
+	Passes       uint64                   `json:"passes"`
+	Compiled     uint64                   `json:"compiled"`
+	Writes       uint64                   `json:"writes"` // rows stored in any map
+	Errors       uint64                   `json:"errors"`
+	Growths      uint64                   `json:"growths"`
+	Barriers     uint64                   `json:"barriers"`
+	Services     int                      `json:"services"`
+	Frontends    int                      `json:"frontends"`
+	Slots        int                      `json:"slots"` // including what rounding table lengths up added
+	Backends     int                      `json:"backends"`
+	Quotas       [lb.QuotaFields]QuotaUse `json:"quotas"`  // of namespaces
+	Pending      int                      `json:"pending"` // keys and rows waiting for a retry, a grace period or the sync
+	Synced       bool                     `json:"synced"`
+	LastError    string                   `json:"lastError,omitempty"`
+	LastPass     time.Time                `json:"lastPass"` // the last pass that compiled something
+	LastDuration time.Duration            `json:"lastDuration"`
+	LastSettled  time.Time                `json:"lastSettled"`  // when a pass last left nothing to do
+	LastProgress time.Time                `json:"lastProgress"` // the end of the last pass after which nothing waits for a retry
+	GraceSince   time.Time                `json:"graceSince"`   // start of the current grace period; zero if there is none
 
 	Checks            uint64        `json:"checks"`   // repairing checks of the maps against the objects
 	Damage            uint64        `json:"damage"`   // differences found by them
@@ -370,6 +371,7 @@ func (r *Reconciler) publish() {
 	r.stats.Frontends = r.frontends.present - r.frontends.hosted
 	r.stats.Slots = int(r.extents.Used())
 	r.stats.Backends = int(r.backends.Used())
+	r.stats.Quotas = r.quotas.uses()
 	r.stats.Pending = len(r.backlog.late) + len(r.failed) + len(r.held) + len(r.frontends.touched) + len(r.frontends.unsure) + len(r.retired)
 	r.stats.Synced = r.synced
 	if len(r.failed) == 0 && len(r.frontends.touched) == 0 && !r.unguarded {

@@ -45,6 +45,9 @@ func board() []struct {
 			{"Errors", "none", [][2]string{
 				{"{{instance}} maps", `increase(fairlead_reconcile_errors_total{$i}[5m]) > 0`}, {"{{instance}} objects", `fairlead_source_errors{$i} > 0`},
 			}},
+			{"Quota of the namespace that wants most", "percentunit", [][2]string{
+				{"{{instance}} {{quota}}", `fairlead_namespace_quota_wanted{$i} / (fairlead_namespace_quota_limit{$i} > 0)`},
+			}},
 		}},
 		{"Traffic", []view{
 			{"Packets, and calls of sockets", "pps", [][2]string{{"{{hook}}", `sum by (hook) (rate(fairlead_datapath_packets_total{$i}[5m]))`}}},
