@@ -19,6 +19,7 @@
 #include "lib/read.h"
 #include "lib/sendtc.h"
 #include "lib/source.h"
+#include "lib/straytc.h"
 #include "lib/tunnel.h"
 #include "lib/wrap.h"
 
@@ -109,7 +110,9 @@ __noinline int tc_fragment(struct __sk_buff *skb, struct packet *p, struct actio
 		fragment_decide(p, a);
 	if (a->verdict == VERDICT_DROP)
 		return tc_drop(skb, p, a, leaving);
-	if (a->verdict == VERDICT_PASS || tc_is_astray(a, leaving))
+	if (a->verdict == VERDICT_PASS) /* of ICMP it may be the rest of a reply to a ping */
+		return packet_is_icmp(p) ? TC_NEXT : tc_stray(skb, p, a, leaving);
+	if (tc_is_astray(a, leaving))
 		return TC_NEXT;
 	if (a->to.flags & CT_DIRECT)
 		return tc_wrap_plain(skb, p, a);
@@ -138,11 +141,13 @@ __noinline int tc_icmp(struct __sk_buff *skb, const struct packet *p, struct act
 		return TC_NEXT;
 	parsed = icmp_quote(&quote, p, (void *)(long)skb->data, (void *)(long)skb->data_end);
 	if (parsed != PARSED_FLOW && parsed != PARSED_CUT)
-		return tc_ping(skb, p, leaving);
+		return leaving && skb->ingress_ifindex ? tc_stray(skb, p, a, true) : tc_ping(skb, p, leaving);
 	icmp_decide(p, &quote, a);
 	if (a->verdict == VERDICT_DROP)
 		return tc_drop(skb, p, a, leaving);
-	if (a->verdict == VERDICT_PASS || tc_is_astray(a, leaving))
+	if (a->verdict == VERDICT_PASS)
+		return tc_stray(skb, p, a, leaving);
+	if (tc_is_astray(a, leaving))
 		return TC_NEXT;
 	if (a->to.flags & CT_DIRECT)
 		return tc_wrap_plain(skb, p, a);
@@ -372,24 +377,6 @@ static __always_inline int tc_go(struct __sk_buff *skb, struct packet *p, struct
 		verdict = tc_apply(skb, p, a, false);
 	}
 	return tc_settle(skb, p, a, verdict);
-}
-
-/* Not inlined, to have a stack frame of its own, which is not there yet while the packet is read. */
-static __noinline int tc_drop_read(struct __sk_buff *skb, const struct packet *p, enum reason reason)
-{
-	struct action a = {};
-
-	action_drop(&a, reason);
-	return tc_drop(skb, p, &a, false);
-}
-
-/* Drops a packet about which nothing has been decided. */
-__noinline int tc_drop_for(struct __sk_buff *skb, __u32 reason)
-{
-	struct packet p = {};
-
-	read_packet(skb, &p, 0);
-	return tc_drop_read(skb, &p, reason);
 }
 
 /* Sends a packet that would go to the stack straight to its pod, if possible. */

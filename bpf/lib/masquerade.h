@@ -82,6 +82,18 @@ static __always_inline bool masquerade_refuses(const struct packet *p, enum pars
 	return parsed == PARSED_OTHER && p->l3 && masquerade_is_due(p);
 }
 
+/* The same for a packet that belongs to no flow: an ICMP error or a later fragment of one that is
+ * unknown. A reply to a ping goes: the outside host has sent that to the pod's own address. */
+static __always_inline bool masquerade_refuses_stray(struct __sk_buff *skb, const struct packet *p)
+{
+	__u8 type;
+
+	if (!masquerade_is_due(p))
+		return false;
+	return !packet_is_icmp(p) || bpf_skb_load_bytes(skb, p->l4, &type, sizeof(type)) ||
+	       type != (p->is_v4 ? ICMP4_ECHO_REPLY : ICMP6_ECHO_REPLY);
+}
+
 /* Notes that an outside host has sent a datagram to a pod, so that the pod's replies leave
  * unchanged. */
 static __always_inline int masquerade_expect(const struct flow *back, struct ct_entry *row)

@@ -245,3 +245,17 @@ func TestMasqueradeLured(t *testing.T) {
 		}
 	})
 }
+
+// An ICMP error about a flow that is not known does not leave with a pod's address: a pod may have
+// made it up, and the host outside knows no pod.
+func TestMasqueradeStrayErrors(t *testing.T) {
+	masked(t, func(t *testing.T, h *house, f family, hops byte) {
+		k := f.kinds()
+		quote := packet{from: h.world + ":80", to: f.snat + ":61000", proto: udp}
+		h.pods[0].echo(t, message{from: host(h.addrs[0]), to: host(h.world), kind: k.tooBig, code: map[bool]byte{true: 4}[k.tooBig == 3],
+			rest: 1280, body: quoted(quote, 8), ttl: 64})
+		if n := h.counted(t, "no-ports"); n != 1 {
+			t.Errorf("no-ports was counted %d times, want once", n)
+		}
+	})
+}
