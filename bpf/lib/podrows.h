@@ -40,6 +40,8 @@ enum cluster_node_flag {
 	/* Only in the row of the unspecified address, which is no node's: all Node objects are known,
 	 * so an address without a row is no node's. */
 	CLUSTER_NODES_KNOWN = 2,
+	/* Only in a row of node_sources: the address of the node's end of the tunnel. */
+	CLUSTER_NODE_TUNNEL = 4,
 };
 
 /* A node of the cluster, by each of the addresses that its Node object lists, and by the sources

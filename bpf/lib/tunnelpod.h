@@ -26,12 +26,17 @@ static __noinline bool tunnel_is_heard(struct __sk_buff *skb, const struct packe
 static __always_inline bool tunnel_is_at(const struct addr *addr)
 {
 	__u32 first = bpf_ntohl(addr->word[addr_is_v4(addr) ? 3 : 0]);
+	struct prefix_key source = { .prefix_len = PREFIX_BITS, .addr = *addr };
 	struct addr key = *addr; /* as in pods_at */
+	struct cluster_node *behind;
 
 	if (addr_is_any(&key) ||
 	    (addr_is_v4(addr) ? first >= 0xe0000000 : first >> 22 == 0xfe800000 >> 22 || first >> 24 == 0xff))
 		return true;
-	return bpf_map_lookup_elem(&node_addrs, &key) || cluster_node_at(&key);
+	if (bpf_map_lookup_elem(&node_addrs, &key) || cluster_node_at(&key))
+		return true;
+	behind = bpf_map_lookup_elem(&node_sources, &source);
+	return behind && behind->flags & CLUSTER_NODE_TUNNEL;
 }
 
 /* Reports whether the destination's port, or the protocol, has to be read to tell whether a packet

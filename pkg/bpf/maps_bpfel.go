@@ -105,6 +105,7 @@ type MapsClusterNodeFlag uint32
 const (
 	MapsClusterNodeFlagCLUSTER_NODE_SELF   MapsClusterNodeFlag = 1
 	MapsClusterNodeFlagCLUSTER_NODES_KNOWN MapsClusterNodeFlag = 2
+	MapsClusterNodeFlagCLUSTER_NODE_TUNNEL MapsClusterNodeFlag = 4
 )
 
 type MapsCollectRun struct {

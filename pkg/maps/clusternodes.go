@@ -15,18 +15,26 @@ type ClusterNode struct {
 	Name   uint64 // hash of its name
 	Number uint32 // not 0
 	Self   bool
+	Tunnel bool // of a source: the address of the node's end of the tunnel
 }
 
 func (n ClusterNode) row() bpf.MapsClusterNode {
 	row := bpf.MapsClusterNode{Name: n.Name, Number: n.Number}
 	if n.Self {
-		row.Flags = uint32(bpf.MapsClusterNodeFlagCLUSTER_NODE_SELF)
+		row.Flags |= uint32(bpf.MapsClusterNodeFlagCLUSTER_NODE_SELF)
+	}
+	if n.Tunnel {
+		row.Flags |= uint32(bpf.MapsClusterNodeFlagCLUSTER_NODE_TUNNEL)
 	}
 	return row
 }
 
 func clusterNodeOf(row bpf.MapsClusterNode) ClusterNode {
-	return ClusterNode{Name: row.Name, Number: row.Number, Self: row.Flags&uint32(bpf.MapsClusterNodeFlagCLUSTER_NODE_SELF) != 0}
+	return ClusterNode{
+		Name: row.Name, Number: row.Number,
+		Self:   row.Flags&uint32(bpf.MapsClusterNodeFlagCLUSTER_NODE_SELF) != 0,
+		Tunnel: row.Flags&uint32(bpf.MapsClusterNodeFlagCLUSTER_NODE_TUNNEL) != 0,
+	}
 }
 
 // Cluster is what the programs know about the nodes of the cluster.

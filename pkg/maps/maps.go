@@ -143,7 +143,7 @@ func (m *Maps) fields() []field {
 		{Info{Name: "masq_skip", Row: "prefix -> 1, if pods are known there", WrittenBy: "podnet", ReadBy: "tc, pod"}, &m.MasqSkip, nil},
 		{Info{Name: "cluster_nodes", Row: "address -> hash of its node's name, the node's number, whether it is this one", WrittenBy: "nodes", ReadBy: "nodes, tc, xdp, pod"},
 			&m.ClusterNodes, nil},
-		{Info{Name: "node_sources", Row: "prefix -> the same, of the node that such sources belong behind", WrittenBy: "nodes", ReadBy: "nodes, tc, xdp"},
+		{Info{Name: "node_sources", Row: "prefix -> the same, of the node that such sources belong behind", WrittenBy: "nodes", ReadBy: "nodes, tc, xdp, pod"},
 			&m.NodeSources, nil},
 		{Info{Name: "pod_links", Row: "interface -> hardware address of its pod, flags, proxy", WrittenBy: "podnet", ReadBy: "pod"}, &m.PodLinks, nil},
 		{Info{Name: "pod_rates", Row: "interface -> bytes a second that its pod may send and get, what it shares, class", WrittenBy: "podnet", ReadBy: "tc, pod"},

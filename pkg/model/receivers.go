@@ -44,6 +44,13 @@ func (m *moves) add(was, is *Node) {
 		for _, cidr := range slices.Concat(was.PodCIDRs, is.PodCIDRs) {
 			m.podCIDRs[cidr.Masked()] = struct{}{}
 		}
+		// A network of pods begins with the address of its node's end of the tunnel.
+		for _, cidr := range was.PodCIDRs {
+			m.addrs[cidr.Masked().Addr()]--
+		}
+		for _, cidr := range is.PodCIDRs {
+			m.addrs[cidr.Masked().Addr()]++
+		}
 	}
 }
 

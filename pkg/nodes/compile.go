@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	stdmaps "maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -55,6 +56,7 @@ func compile(in input) (maps.Cluster, []string) {
 		c.want.Sources[cidr.Masked()] = c.row(c.self.Name)
 	}
 	pods := newCover(c.want.Sources)
+	c.addTunnels()
 	c.eachAddr(all, func(node *model.Node, addr netip.Addr) {
 		if why := unfit(addr); why != "" {
 			c.refuse(node, addr.String(), why)
@@ -80,6 +82,17 @@ func (c *compiler) eachAddr(all []*model.Node, do func(*model.Node, netip.Addr))
 			}
 		}
 	}
+}
+
+// addTunnels adds the address that each node has in the network of its pods: the first one. No pod gets
+// that, and behind it is the node's end of the tunnel.
+func (c *compiler) addTunnels() {
+	ends := map[netip.Prefix]maps.ClusterNode{}
+	for cidr, row := range c.want.Sources {
+		row.Tunnel = true
+		ends[netip.PrefixFrom(cidr.Masked().Addr(), cidr.Addr().BitLen())] = row
+	}
+	stdmaps.Copy(c.want.Sources, ends)
 }
 
 func (c *compiler) row(name string) maps.ClusterNode {
