@@ -145,6 +145,7 @@ __noinline int ct_touch_growing(const struct flow *flow, const struct ct_entry *
 		row->seen = to->seen;
 		row->state = to->state;
 		row->seq_hi = to->seq_hi;
+		row->syn_hi = to->syn_hi;
 	}
 	return 0;
 }

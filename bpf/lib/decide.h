@@ -11,13 +11,22 @@ static __noinline int decide_refresh(void *ctx, const struct packet *p, struct a
 	return ways_refresh(ctx, p, &a->to) ? table_replace(&p->flow, &a->to) : 0;
 }
 
+/* Reports whether a packet opens a connection, for the direction of a row. */
+static __always_inline bool decide_begins(const struct packet *p, const struct ct_entry *row)
+{
+	return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) ==
+	       (row->flags & CT_REPLY ? TCP_SYN | TCP_ACK : TCP_SYN);
+}
+
 /* The state of a direction after a packet. One that seems forged changes nothing, and neither does a
  * SYN, whose sequence number is that of another connection. */
 static __always_inline __u8 decide_state(const struct packet *p, struct ct_entry *row, struct ct_entry *to)
 {
 	__u8 state = to->state;
 
-	if (first_is_syn(p) || !seq_fits(p, row, to))
+	if (decide_begins(p, row))
+		seq_note_syn(p, row, to);
+	if (packet_is_syn(p) || !seq_fits(p, row, to))
 		return state;
 	if (p->tcp_flags & TCP_RST)
 		return CT_RESET;
@@ -38,7 +47,7 @@ static __always_inline bool decide_touch(const struct packet *p, struct ct_entry
 		if (cfg.growing)
 			ct_touch_growing(&p->flow, to);
 	}
-	if (to->seen == now || first_is_syn(p))
+	if (to->seen == now || packet_is_syn(p))
 		return false;
 	to->seen = now;
 	row->seen = now;
@@ -63,13 +72,6 @@ static __always_inline void decide_check(void *ctx, const struct packet *p, stru
 		if (cfg.growing)
 			ct_touch_growing(&p->flow, &a->to);
 	}
-}
-
-/* Reports whether a packet opens a connection, for the direction of a row. */
-static __always_inline bool decide_begins(const struct packet *p, const struct ct_entry *row)
-{
-	return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) ==
-	       (row->flags & CT_REPLY ? TCP_SYN | TCP_ACK : TCP_SYN);
 }
 
 /* If a client opens a new connection where a flow has ended, forgets that flow, so that the client
@@ -132,7 +134,7 @@ static __always_inline bool decide(void *ctx, const struct packet *p, struct act
  * answers the node itself. Written as one expression to save stack. */
 static __always_inline bool decide_may_renew(const struct packet *p, const struct ct_entry *row, enum ct_side side)
 {
-	return side == CT_FROM_POD ? !(row->flags & CT_REPLY) && first_is_syn(p) : p->tcp_flags & TCP_SYN;
+	return side == CT_FROM_POD ? !(row->flags & CT_REPLY) && packet_is_syn(p) : p->tcp_flags & TCP_SYN;
 }
 
 /* Decides by a row of an established flow where packets do not come in from outside. False: there
@@ -164,7 +166,7 @@ static __always_inline bool decide_known_at(void *ctx, const struct packet *p, s
  * the pod's port may have wanted to see that address. */
 static __always_inline bool decide_is_lured(const struct packet *p, const struct ct_entry *row)
 {
-	return cfg.masquerade && row->flags & CT_REPLY && first_is_syn(p) &&
+	return cfg.masquerade && row->flags & CT_REPLY && packet_is_syn(p) &&
 	       addr_equal(&row->saddr, &p->flow.saddr);
 }
 

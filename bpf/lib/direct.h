@@ -25,7 +25,7 @@ static __always_inline bool direct_cuts(const struct packet *p, struct action *a
 {
 	__u32 seen = a->to.seen;
 
-	if (p->is_unwrapped || first_is_syn(p) || a->to.state < CT_OPEN)
+	if (p->is_unwrapped || packet_is_syn(p) || a->to.state < CT_OPEN)
 		return ranges_enforce(p, a);
 	a->to.seen = now;
 	return seen != now && ranges_enforce_again(p, a, &seen);
@@ -36,7 +36,7 @@ static __always_inline bool direct_cuts(const struct packet *p, struct action *a
  * not recognized, and the row lives as long as that of an idle connection. */
 static __always_inline __u8 direct_state(const struct packet *p, struct ct_entry *row, struct ct_entry *to)
 {
-	return first_is_syn(p) || seq_fits(p, row, to) ? first_direct_state(p, to->state) : to->state;
+	return packet_is_syn(p) || seq_fits(p, row, to) ? first_direct_state(p, to->state) : to->state;
 }
 
 /* Decides by the row of such a flow. False: the flow has ended, or another node forwarded this
@@ -48,7 +48,7 @@ static __noinline int direct_decide(void *ctx, const struct packet *p, struct ct
 
 	if (direct_cuts(p, a, now))
 		return true;
-	if (p->is_unwrapped || (first_is_syn(p) && a->to.state > CT_OPEN)) {
+	if (p->is_unwrapped || (packet_is_syn(p) && a->to.state > CT_OPEN)) {
 		ct_half_delete(&p->flow);
 		return false;
 	}
@@ -59,7 +59,7 @@ static __noinline int direct_decide(void *ctx, const struct packet *p, struct ct
 		a->to.state = state;
 		row->state = state;
 	}
-	if (seen == now || (first_is_syn(p) && state != CT_NEW))
+	if (seen == now || (packet_is_syn(p) && state != CT_NEW))
 		return true;
 	a->to.seen = now;
 	row->seen = now;

@@ -246,16 +246,10 @@ static __always_inline __u8 first_flags(const struct packet *p, const struct svc
 	return flags | CT_STACK | CT_INSIDE;
 }
 
-/* Reports whether a packet opens a TCP connection or SCTP association. */
-static __always_inline bool first_is_syn(const struct packet *p)
-{
-	return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
-}
-
 /* Reports whether a packet without a row begins its flow, as far as its flags tell. */
 static __always_inline bool first_is_begun(const struct packet *p)
 {
-	return first_is_syn(p) || !packet_shakes_hands(p);
+	return packet_is_syn(p) || !packet_shakes_hands(p);
 }
 
 /* Reports whether a packet may belong to a connection that the stack translated before our programs
@@ -329,7 +323,7 @@ static __always_inline bool first_is_late(const struct packet *p, struct action 
 	struct flow flow = p->flow; /* as in ct_known */
 	bool torn = false;
 
-	if (first_is_syn(p) || !table_lookup(&flow))
+	if (packet_is_syn(p) || !table_lookup(&flow))
 		return false;
 	if (ct_find(&ct, &flow, &a->to, &torn))
 		return true;
@@ -345,7 +339,7 @@ static __always_inline __u8 first_direct_state(const struct packet *p, __u8 stat
 {
 	if (p->tcp_flags & TCP_RST)
 		return CT_RESET;
-	if (first_is_syn(p))
+	if (packet_is_syn(p))
 		return state == CT_ANSWERED ? CT_NEW : state;
 	return p->tcp_flags & TCP_FIN || state == CT_CLOSING ? CT_CLOSING : CT_OPEN;
 }

@@ -70,7 +70,7 @@ __noinline int fragment_is_awaited(const struct packet *p)
 	struct datagram key;
 	__u32 kept;
 
-	if (!p || p->tcp_flags & TCP_RST || (first_is_syn(p) && p->tcp_flags & TCP_FIN))
+	if (!p || p->tcp_flags & TCP_RST || (packet_is_syn(p) && p->tcp_flags & TCP_FIN))
 		return false;
 	key = fragment_key(p);
 	mark = fragment_mark(ct_hash((const struct flow *)&key));

@@ -31,7 +31,7 @@ static __always_inline bool own_begins(const struct packet *p, const struct svc 
 
 	if (svc->kind == SVC_EXTERNAL_ONLY)
 		return false;
-	if (svc->kind != SVC_CLUSTER_IP && packet_shakes_hands(p) && !first_is_syn(p))
+	if (svc->kind != SVC_CLUSTER_IP && packet_shakes_hands(p) && !packet_is_syn(p))
 		return false;
 	return bpf_map_lookup_elem(&node_addrs, &from);
 }

@@ -56,7 +56,7 @@ enum lacks {
 struct packet {
 	struct flow flow;
 	__u32 ifindex; /* set by the program that received it */
-	__be32 seq;    /* TCP; for SCTP the tag that an INIT ACK asks for */
+	__be32 seq;    /* TCP; for SCTP the tag that an INIT or INIT ACK asks for */
 	__be32 ack;    /* TCP; for SCTP the verification tag of the packet */
 	__be32 id;     /* of a fragment */
 	__u16 l3;      /* offsets of the headers */
@@ -221,6 +221,12 @@ static __always_inline bool packet_shakes_hands(const struct packet *p)
 	return p->flow.proto == IPPROTO_TCP || p->flow.proto == IPPROTO_SCTP;
 }
 
+/* Reports whether a packet opens a TCP connection or SCTP association. */
+static __always_inline bool packet_is_syn(const struct packet *p)
+{
+	return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
+}
+
 static __always_inline enum parsed packet_parse_tcp(struct packet *p, struct tcphdr *tcp, void *end)
 {
 	if ((void *)(tcp + 1) > end)
@@ -261,7 +267,7 @@ static __always_inline enum parsed packet_parse_sctp(struct packet *p, struct sc
 	if ((void *)(chunk + 1) > end)
 		return PARSED_FLOW;
 	p->tcp_flags = packet_sctp_flags(*chunk);
-	if (*chunk == SCTP_INIT_ACK && (void *)(init + 1) <= end)
+	if (p->tcp_flags & TCP_SYN && (void *)(init + 1) <= end)
 		p->seq = init->tag;
 	return PARSED_FLOW;
 }

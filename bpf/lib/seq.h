@@ -57,6 +57,55 @@ static __noinline int seq_acknowledges(const struct packet *p, const struct ct_e
 	return known && (seq_is_near(half, known) || seq_is_near(known, half));
 }
 
+/* Both ends may lose a connection without a word, and the client may begin another one from the same port.
+ * So where a connection goes on, the number of a client's SYN is noted, and that of an answer that
+ * acknowledges it. */
+static __noinline int seq_note_syn(const struct packet *p, struct ct_entry *row, struct ct_entry *to)
+{
+	struct flow back = ct_back(&p->flow, to);
+	struct ct_entry *client;
+
+	if (to->flags & CT_REPLY) {
+		client = table_lookup(&back);
+		if (!client || !ct_leads(client, &p->flow) || !client->syn_hi ||
+		    (__u16)(seq_half(p->ack) - client->syn_hi) > 1)
+			return 0;
+	}
+	to->syn_hi = row->syn_hi = seq_half(p->seq);
+	if (cfg.growing)
+		ct_touch_growing(&p->flow, to);
+	return 0;
+}
+
+/* Reports whether the client goes on from such an answer: then both directions are where its SYN and the
+ * answer are. The SYN may be forged, and a server of SCTP answers even where it has the association, but
+ * only the client gets that answer. */
+static __noinline int seq_is_anew(const struct packet *p, struct ct_entry *row, struct ct_entry *to)
+{
+	struct flow back = ct_back(&p->flow, to);
+	struct ct_entry *reply;
+	bool is_tcp = p->flow.proto == IPPROTO_TCP;
+
+	if (!to->syn_hi || to->flags & CT_REPLY || p->tcp_flags & TCP_RST)
+		return false;
+	reply = table_lookup(&back);
+	if (!reply || !ct_leads(reply, &p->flow) || !reply->syn_hi)
+		return false;
+	if (is_tcp ? !(p->tcp_flags & TCP_ACK) || !seq_is_near(seq_half(p->seq), to->syn_hi) ||
+			     !seq_is_near(seq_half(p->ack), reply->syn_hi)
+		   : seq_half(p->ack) != reply->syn_hi)
+		return false;
+	/* a packet of SCTP has the tag that the other end asked for */
+	to->seq_hi = row->seq_hi = is_tcp ? to->syn_hi : reply->syn_hi;
+	reply->seq_hi = is_tcp ? reply->syn_hi : to->syn_hi;
+	to->syn_hi = row->syn_hi = reply->syn_hi = 0;
+	if (cfg.growing) {
+		ct_touch_growing(&p->flow, to);
+		ct_touch_growing(&back, reply);
+	}
+	return true;
+}
+
 /* Reports whether a packet belongs where its direction is, and notes how far it has brought it. A
  * RST brings it nowhere, nor does a packet that was sent before. */
 static __noinline int seq_judge(const struct packet *p, struct ct_entry *row, struct ct_entry *to)
@@ -64,9 +113,9 @@ static __noinline int seq_judge(const struct packet *p, struct ct_entry *row, st
 	__u16 half = seq_of(p), known = to->seq_hi;
 
 	if (known && p->flow.proto == IPPROTO_SCTP)
-		return false;
+		return seq_is_anew(p, row, to);
 	if (known && !seq_is_near(half, known) && !(p->tcp_flags & TCP_ACK && seq_acknowledges(p, to)))
-		return false;
+		return seq_is_anew(p, row, to);
 	if (p->tcp_flags & TCP_RST || (known && (__u16)(known - half) <= SEQ_AGAIN))
 		return true;
 	to->seq_hi = half;

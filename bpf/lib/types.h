@@ -283,7 +283,8 @@ struct ct_entry {
 	__u8 state;
 	__u16 seal;
 	__u16 seq_hi; /* how far this direction has come, see seq.h; zero: not known */
-	__u8 pad[6];
+	__u16 syn_hi; /* where a SYN is that came since, or the answer to one, see seq.h; zero: nowhere */
+	__u8 pad[4];
 } __attribute__((aligned(8)));
 
 /* The datagram that a fragment belongs to. For IPv6 the key is the same whatever protocol a

@@ -161,7 +161,8 @@ type MapsCtEntry struct {
 	State    uint8
 	Seal     uint16
 	SeqHi    uint16
-	Pad      [6]uint8
+	SynHi    uint16
+	Pad      [4]uint8
 }
 
 type MapsCtFlag uint32

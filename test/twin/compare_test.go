@@ -67,7 +67,7 @@ func (r *run) rowOf(entry *maps.FlowRow) Row {
 		Reply:  entry.Flags&uint8(bpf.MapsCtFlagCT_REPLY) != 0, Guarded: entry.Flags&uint8(bpf.MapsCtFlagCT_GUARDED) != 0,
 		Local: entry.Flags&uint8(bpf.MapsCtFlagCT_STACK) != 0, Inside: entry.Flags&uint8(bpf.MapsCtFlagCT_INSIDE) != 0,
 		Own: entry.Flags&uint8(bpf.MapsCtFlagCT_POD) != 0, Direct: Direct(maps.DirectMode(entry.Flags)), Seen: entry.Seen, State: State(entry.State),
-		Reached: entry.SeqHi,
+		Reached: entry.SeqHi, Dialed: entry.SynHi,
 	}
 	if row.Direct == DirectIPIP || row.Direct == DirectGeneve {
 		row.Made = entry.AddrDiff

@@ -40,6 +40,7 @@ func classes() []class {
 		{"in place, by what it acknowledges", "", 100},
 		{"in place, by what it acknowledges", ", an end", 10},
 		{"in place, unknown before", "", 100},
+		{"in place, begun anew", "", 10},
 		{"out of place", "", 1000},
 		{"out of place", ", an end", 100},
 		{"established", ", not judged", 7},

@@ -39,6 +39,9 @@ func (s *step) counts(row *Row) bool {
 		s.out.Place = "in place, further"
 	case s.flow.Proto == protoTCP && s.acknowledges(s.Open[row.back(s.flow.Proto)]):
 		s.out.Place = "in place, by what it acknowledges"
+	case s.isAnew(row):
+		s.out.Place = "in place, begun anew"
+		return true
 	default:
 		s.out.Place = "out of place"
 		return false
@@ -56,6 +59,38 @@ func (s *step) acknowledges(other *Row) bool {
 	}
 	acked := upper(s.ack)
 	return isNear(acked, other.Reached) || isNear(other.Reached, acked)
+}
+
+// noteSYN notes where the client's SYN is that came while a connection goes on, or an answer that acknowledges
+// it.
+func (s *step) noteSYN(row *Row) {
+	if row.Reply {
+		client := s.Open[row.back(s.flow.Proto)]
+		if client == nil || !client.leads(s.flow) || client.Dialed == 0 || upper(s.ack)-client.Dialed > 1 {
+			return
+		}
+	}
+	row.Dialed = upper(s.seq)
+}
+
+// isAnew reports whether the client goes on from the answer to its SYN. Then both ends have lost the connection
+// that was, and the directions are where the SYN and the answer are.
+func (s *step) isAnew(row *Row) bool {
+	reply := s.Open[row.back(s.flow.Proto)]
+	if row.Reply || row.Dialed == 0 || s.flags&RST != 0 || reply == nil || !reply.leads(s.flow) || reply.Dialed == 0 {
+		return false
+	}
+	client, server := row.Dialed, reply.Dialed
+	if s.flow.Proto == protoSCTP { // each tag is what the other end has asked for
+		if upper(s.ack) != server {
+			return false
+		}
+		client, server = server, client
+	} else if s.flags&ACK == 0 || !isNear(upper(s.seq), client) || !isNear(upper(s.ack), server) {
+		return false
+	}
+	row.Reached, reply.Reached, row.Dialed, reply.Dialed = client, server, 0, 0
+	return true
 }
 
 // again is how far back what is sent again may be.
@@ -112,6 +147,9 @@ const handshake = 128
 // use records that a row of an established flow was used, and reports whether for the first time in
 // this tick. A client that dials a flow that has ended does not keep it alive.
 func (s *step) use(row *Row) bool {
+	if s.begins() || row.Reply && s.shakesHands() && s.flags&(SYN|ACK|RST) == SYN|ACK {
+		s.noteSYN(row)
+	}
 	if !s.begins() && s.counts(row) {
 		row.State = s.after(row.State)
 	}

@@ -43,6 +43,7 @@ type Row struct {
 	Own          bool // that pod is its own backend, and sees the node
 	Seen         uint32
 	State        State
+	Dialed       uint16 // the same of a SYN that came since, or of the answer to one; 0: none
 	Reached      uint16 // how far the direction has come: the upper half of a sequence number or of a tag; 0: unknown
 	Direct       Direct // the backend answers directly: there is no reply row, and this one stays half open
 	Made         uint16 // tick in which a row that may be given back was made

@@ -203,15 +203,16 @@ func (p *packet) readAssociation(l4 []byte) {
 	case chunkInit:
 		p.flags = SYN
 	case chunkInitAck:
-		if p.flags = SYN | ACK; len(l4) >= 20 {
-			p.seq = binary.BigEndian.Uint32(l4[16:])
-		}
+		p.flags = SYN | ACK
 	case chunkAbort:
 		p.flags = RST
 	case chunkShutdown, chunkShutdownAck, chunkShutdownComplete:
 		p.flags = FIN | ACK
 	default:
 		p.flags = ACK
+	}
+	if p.flags&SYN != 0 && len(l4) >= 20 {
+		p.seq = binary.BigEndian.Uint32(l4[16:])
 	}
 }
 

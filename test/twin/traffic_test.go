@@ -116,6 +116,10 @@ func (g *generator) place(d *draft, flow Flow) {
 	}
 	near := func(reached uint16) uint32 { return uint32(reached-2+uint16(g.IntN(12)))<<16 | g.Uint32()>>16 }
 	switch other := g.rowOf(row.back(flow.Proto)); {
+	case row.Reply && other != nil && other.Dialed != 0 && g.in100(30):
+		d.flags, d.ack = SYN|ACK, uint32(other.Dialed)<<16|g.Uint32()>>16
+	case row.Dialed != 0 && other != nil && other.Dialed != 0 && g.in100(30):
+		d.flags, d.seq, d.ack = d.flags&^SYN|ACK, near(row.Dialed), uint32(other.Dialed)<<16|g.Uint32()>>16
 	case flow.Proto == protoSCTP && g.in100(80):
 		d.ack = uint32(row.Reached)<<16 | g.Uint32()>>16
 	case flow.Proto == protoTCP && g.in100(75):
