@@ -45,6 +45,18 @@ func TestNodesOfManyServices(t *testing.T) {
 	wide.PodCIDRs = append(wide.PodCIDRs, netip.MustParsePrefix("198.18.1.0/31"))
 	s.SetNode(&wide)
 	wantDirty(t, s, "a node has Services' addresses among its pods'", serviceKey("s256"), serviceKey("s257"))
+	begins := *nodes[7]
+	begins.PodCIDRs = append(begins.PodCIDRs, netip.MustParsePrefix("10.1.0.17/28"))
+	s.SetNode(&begins)
+	wantDirty(t, s, "a node's end of the tunnel is where a Service's endpoint is", serviceKey("s16"), serviceKey("s256"), serviceKey("s257"))
+	if !s.IsNode(netip.MustParseAddr("10.1.0.16")) || s.IsNode(netip.MustParseAddr("10.1.0.17")) {
+		t.Error("of a network of pods, not just the first address is a node's")
+	}
+	s.SetNode(&wide)
+	wantDirty(t, s, "no longer", serviceKey("s16"), serviceKey("s256"), serviceKey("s257"))
+	if s.IsNode(netip.MustParseAddr("10.1.0.16")) {
+		t.Error("an address stays a node's when its network of pods is gone")
+	}
 	s.DeleteSlice(Name{"ns", "s9"})
 	s.TakeDirty()
 	again := *nodes[7]

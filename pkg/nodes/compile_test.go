@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 )
@@ -102,6 +104,38 @@ func TestCompile(t *testing.T) {
 				t.Errorf("refused %q, want %q", why, tt.refused)
 			}
 		})
+	}
+}
+
+// Each network of pods that a node has gives it the first address, where its end of the tunnel is. A network that
+// is refused gives none.
+func TestTunnelEnds(t *testing.T) {
+	b := node("b", "192.0.2.2", "10.2.0.9/24", "fd00:2::/64")
+	thief := node("c", "192.0.2.3", "10.2.0.128/25", "10.3.0.0/24")
+	nodes := []*model.Node{b, thief}
+	for name, settled := range map[string]Claims{
+		"no routes": nil,
+		"routes":    {netip.MustParsePrefix("10.2.0.0/24"): "b", netip.MustParsePrefix("fd00:2::/64"): "b", netip.MustParsePrefix("10.3.0.0/24"): "c"},
+	} {
+		got, _ := compile(input{self: self(), nodes: nodes, own: self().PodCIDRs, settled: settled})
+		ends := map[string]string{}
+		for prefix, row := range got.Sources {
+			if !row.Tunnel {
+				continue
+			}
+			for _, n := range append(nodes, self()) {
+				if row == (maps.ClusterNode{Name: hashOf(n.Name), Number: row.Number, Self: n.Name == "self", Tunnel: true}) {
+					ends[prefix.String()] = n.Name
+				}
+			}
+		}
+		want := map[string]string{"10.1.0.0/32": "self", "fd00:1::/128": "self", "10.2.0.0/32": "b", "fd00:2::/128": "b", "10.3.0.0/32": "c"}
+		if diff := cmp.Diff(want, ends); diff != "" {
+			t.Errorf("%s: ends of the tunnel (-want +got):\n%s", name, diff)
+		}
+		if again, _ := compile(input{self: self(), nodes: nodes, own: self().PodCIDRs, settled: settled, have: got}); !again.Equal(got) {
+			t.Errorf("%s: a second look changes %v to %v", name, got.Sources, again.Sources)
+		}
 	}
 }
 

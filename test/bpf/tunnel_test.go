@@ -17,11 +17,15 @@ import (
 func (w *world) listNodes(t *testing.T) {
 	t.Helper()
 	here, there := maps.ClusterNode{Name: 1, Number: 1, Self: true}, maps.ClusterNode{Name: 2, Number: 2}
+	end := maps.ClusterNode{Name: 2, Number: 2, Tunnel: true}
 	at, of := netip.MustParseAddr, netip.MustParsePrefix
 	_, err := w.maps.SetCluster(maps.Cluster{
-		Known:   true,
-		Nodes:   map[netip.Addr]maps.ClusterNode{at("192.0.2.1"): here, at("192.0.2.2"): there, at("2001:db8::2"): there},
-		Sources: map[netip.Prefix]maps.ClusterNode{of("10.244.1.0/24"): here, of("10.244.2.0/24"): there, of("fd02::/64"): here, of("fd03::/64"): there},
+		Known: true,
+		Nodes: map[netip.Addr]maps.ClusterNode{at("192.0.2.1"): here, at("192.0.2.2"): there, at("2001:db8::2"): there},
+		Sources: map[netip.Prefix]maps.ClusterNode{
+			of("10.244.1.0/24"): here, of("10.244.2.0/24"): there, of("10.244.2.0/32"): end,
+			of("fd02::/64"): here, of("fd03::/64"): there, of("fd03::/128"): end,
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -60,6 +64,8 @@ func TestTunnelOfNodes(t *testing.T) {
 	frames := []sent{
 		{"another node's, IPv4", udpFrom(pod4, "61001", "192.0.2.2", tunnel), "", "tunnel-port", true},
 		{"another node's, IPv6", udpFrom(pod6, "61001", "2001:db8::2", tunnel), "", "tunnel-port", true},
+		{"another node's by its end's address", udpFrom(pod4, "61001", "10.244.2.0", tunnel), "", "tunnel-port", true},
+		{"another node's by its end's address, IPv6", udpFrom(pod6, "61001", "fd03::", tunnel), "", "tunnel-port", true},
 		{"this node's by an address that no Node lists", udpFrom(pod4, "61001", config4().String(), tunnel), "", "tunnel-port", true},
 		{"this node's, IPv6", udpFrom(pod6, "61001", config6().String(), tunnel), "", "tunnel-port", true},
 		{"this node's by its link", udpFrom(link6, "61001", gateway6, tunnel), "", "tunnel-port", true},
@@ -75,10 +81,14 @@ func TestTunnelOfNodes(t *testing.T) {
 		{"behind more than are read", stretched(udpFrom(pod6, "1", "2001:db8::2", tunnel), 8), "", "tunnel-port", true},
 		{"another port", udpFrom(pod4, "1", "192.0.2.2", "8473"), "", "pass", true},
 		{"from that port", udpFrom(pod4, tunnel, "192.0.2.2", "53"), "", "pass", true},
+		{"another port of an end's address", udpFrom(pod4, "1", "10.244.2.0", "53"), "", "pass", true},
+		{"another port of an end's address, IPv6", udpFrom(pod6, "1", "fd03::", "53"), "", "pass", true},
+		{"TCP to an end's address", packet{from: pod4 + ":1", to: "10.244.2.0:" + tunnel, proto: tcp, flags: syn}.bytes(), "", "pass", true},
 		{"TCP", packet{from: pod4 + ":1", to: "192.0.2.2:" + tunnel, proto: tcp, flags: syn}.bytes(), "", "pass", true},
 		{"a pod's tunnel on this node", udpFrom(pod4, "1", other4, tunnel), "", "pass", true},
 		{"a pod's tunnel on this node, IPv6", udpFrom(pod6, "1", other6, tunnel), "", "pass", true},
 		{"a pod's tunnel on another", udpFrom(pod4, "1", "10.244.2.9", tunnel), "", "pass", true},
+		{"a pod's tunnel on another, IPv6", udpFrom(pod6, "1", "fd03::1", tunnel), "", "pass", true},
 		{"a tunnel outside", udpFrom(pod4, "1", outside4, tunnel), "", "pass", true},
 		{"as a node, checked", udpFrom("192.0.2.2", "61001", outside4, tunnel), "", "spoofed", false},
 	}
