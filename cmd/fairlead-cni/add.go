@@ -61,6 +61,9 @@ func (c *call) attach(s *sandbox, granted *cni.Answer, mac net.HardwareAddr) (p 
 	// Configure the pod's end while the agent works on the node's.
 	configured := s.begin(func() error { return s.configure(c.IfName, granted, p.nodeMAC) })
 	err = p.prepare(s.node, c.pod.String(), granted.Settings)
+	if err == nil && !granted.SetsUp {
+		err = p.setUp(s.node)
+	}
 	if err == nil {
 		device := c.describe(&cni.Device{Index: p.index, Name: p.name, MAC: p.nodeMAC.String(), PodMAC: p.podMAC.String()})
 		err = c.register(device, granted.Addresses, s.diag)

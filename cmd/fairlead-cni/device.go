@@ -134,7 +134,7 @@ func (s *sandbox) peers(node, pod netlink.Link) (bool, error) {
 		node.Attrs().ParentIndex == pod.Attrs().Index && pod.Attrs().ParentIndex == node.Attrs().Index, nil
 }
 
-// prepare sets up the node's end. The alias is for people to read.
+// prepare configures the node's end. The alias is for people to read.
 func (p *pair) prepare(node *netlink.Handle, alias string, settings []cni.Setting) error {
 	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: p.index, Name: p.name}}
 	if alias != "" {
@@ -147,7 +147,12 @@ func (p *pair) prepare(node *netlink.Handle, alias string, settings []cni.Settin
 			return err
 		}
 	}
-	if err := node.LinkSetUp(link); err != nil {
+	return nil
+}
+
+// setUp sets the node's end up. From then on the pod can send.
+func (p *pair) setUp(node *netlink.Handle) error {
+	if err := node.LinkSetUp(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: p.index, Name: p.name}}); err != nil {
 		return fmt.Errorf("set up device %s: %w", p.name, err)
 	}
 	return nil

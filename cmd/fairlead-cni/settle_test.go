@@ -37,7 +37,7 @@ func TestSettle(t *testing.T) {
 		if err := p.create(s, "eth0", &cni.Answer{MTU: 1500}); err != nil {
 			return err
 		}
-		if err := p.prepare(s.node, "", nil); err != nil {
+		if err := p.setUp(s.node); err != nil {
 			return err
 		}
 		const late = 200 * time.Millisecond

@@ -86,6 +86,9 @@ type Answer struct {
 	Kind      Kind         `json:"kind,omitempty"`     // of the device to make
 	Settings  []Setting    `json:"settings,omitempty"` // of the node's end
 	Removed   int          `json:"removed,omitempty"`  // attachments that Collect released
+	// SetsUp says that the agent sets the node's end up when it is registered, after programs check
+	// what the pod sends. An older agent leaves that to the plugin.
+	SetsUp bool `json:"setsUp,omitempty"`
 }
 
 // Kind is the link type of a pod's device.

@@ -99,6 +99,15 @@ type neighbour struct {
 	mac   string
 }
 
+// setUp sets the node's end of a pod's device up. The kernel has no routes to a device that is down.
+func setUp(to *netlink.Handle, device *cni.Device) error {
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: device.Index, Name: device.Name}}
+	if err := to.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set up device %s: %w", device.Name, err)
+	}
+	return nil
+}
+
 // lead routes an address to a device and adds a permanent neighbour, so that the kernel need not
 // resolve the address.
 func lead(to *netlink.Handle, addr netip.Addr, index int, mac string) error {

@@ -278,7 +278,7 @@ func (n *Network) allocate(request *cni.Request) (*cni.Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer := &cni.Answer{MTU: n.mtu, Settings: Settings(), Kind: n.cfg.Kind}
+	answer := &cni.Answer{MTU: n.mtu, Settings: Settings(), Kind: n.cfg.Kind, SetsUp: true}
 	if n.cfg.Largest != nil {
 		answer.Largest = n.cfg.Largest()
 	}
@@ -358,11 +358,15 @@ func (n *Network) connect(record *Record) error {
 	if record.Device.Chained {
 		return nil
 	}
-	// The programs come first: from the first route on, the pod can be reached and may answer.
+	// The programs come first: once its device is up, the pod can send, and from the first route on
+	// it can be reached.
 	if n.cfg.Programs != nil {
 		if err := n.cfg.Programs.AddPod(podOf(record, n.firstOf(record))); err != nil {
 			return err
 		}
+	}
+	if err := setUp(n.rtnl, &record.Device); err != nil {
+		return err
 	}
 	for _, addr := range record.Addresses {
 		if err := lead(n.rtnl, addr, record.Device.Index, record.Device.PodMAC); err != nil {
@@ -381,24 +385,6 @@ func (n *Network) keep(name string, socket *os.File) {
 	if socket != nil {
 		n.sockets[name] = socket
 	}
-}
-
-// cookieOf returns the cookie of the network namespace that a sock_diag socket was opened in. It
-// comes from the kernel, so the sender cannot forge it.
-func cookieOf(socket *os.File) (uint64, error) {
-	if socket == nil {
-		return 0, errors.New("no socket of the pod's network namespace came with the request")
-	}
-	fd := int(socket.Fd())
-	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
-	if err != nil || kind != unix.NETLINK_SOCK_DIAG {
-		return 0, errors.Join(errors.New("the file that came with the request is not a sock_diag socket"), err)
-	}
-	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	if err != nil {
-		return 0, fmt.Errorf("ask for the cookie of the pod's network namespace: %w", err)
-	}
-	return cookie, nil
 }
 
 // release removes the device of an attachment, in case the plugin could not, and forgets the

@@ -211,7 +211,13 @@ type pod struct {
 // pod adds a pod of the namespace shop to the node.
 func (n *node) pod(name string) *pod {
 	n.t.Helper()
-	p := &pod{Netns: rig.NewNetns(n.t, name), name: name, addr: map[bool]netip.Addr{}}
+	return n.podIn(rig.NewNetns(n.t, name), name)
+}
+
+// podIn adds a pod whose network namespace exists.
+func (n *node) podIn(ns *rig.Netns, name string) *pod {
+	n.t.Helper()
+	p := &pod{Netns: ns, name: name, addr: map[bool]netip.Addr{}}
 	conf := &libcni.RuntimeConf{
 		ContainerID: name, NetNS: p.Path(), IfName: "eth0",
 		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "shop"}, {"K8S_POD_NAME", name}, {"K8S_POD_UID", "uid-" + name}},

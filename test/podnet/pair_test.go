@@ -81,7 +81,9 @@ func testPair(t *testing.T, kind cni.Kind) {
 			}
 			before := w.waited()
 			talk(t, b.Netns, "tcp", nodeAddrs[true])
-			if got := w.waited() - before; got != 0 {
+			// A connection is ten packets or so. The pod with rates may report the groups that its kernel
+			// listens to meanwhile.
+			if got := w.waited() - before; got > 2 {
 				t.Errorf("%d packets of who has no rate have waited", got)
 			}
 		})
