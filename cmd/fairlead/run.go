@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	stdmaps "maps"
-	"net/netip"
 	"time"
 
 	"fairlead.io/fairlead/pkg/api"
@@ -73,7 +72,10 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	}
 	defer barrier.Close()
 
-	setLocal := func(addrs map[netip.Addr]uint32) { store.SetLocal(stdmaps.Keys(addrs)) }
+	setLocal := func(local *datapath.Local) {
+		store.SetLocal(stdmaps.Keys(local.Addrs))
+		store.SetBroadcasts(stdmaps.Keys(local.Broadcasts))
+	}
 	local, err := datapath.NodeAddrs()
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -18,10 +19,17 @@ import (
 // node's own, and may still be there after kube-proxy was replaced.
 const ipvsDevice = "kube-ipvs0"
 
-// NodeAddrs returns the addresses of this network namespace, each with the index of its interface.
-// It leaves out addresses that mean something else on other nodes: loopback addresses, which the
-// programs know, and link-local ones.
-func NodeAddrs() (map[netip.Addr]uint32, error) {
+// Local is what the addresses of a network namespace's interfaces say.
+type Local struct {
+	Addrs map[netip.Addr]uint32 // with the indexes of their interfaces
+	// Broadcasts are the addresses to which all hosts of an interface's network listen, or all its
+	// routers: the last and the first of IPv4, the first of IPv6.
+	Broadcasts map[netip.Addr]struct{}
+}
+
+// NodeAddrs returns the addresses of this network namespace. It leaves out addresses that mean
+// something else on other nodes: loopback addresses, which the programs know, and link-local ones.
+func NodeAddrs() (*Local, error) {
 	list, err := listing.Of(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list the node's addresses: %w", err)
@@ -32,27 +40,45 @@ func NodeAddrs() (map[netip.Addr]uint32, error) {
 	} else if !errors.As(err, &netlink.LinkNotFoundError{}) {
 		return nil, fmt.Errorf("look for %s: %w", ipvsDevice, err)
 	}
-	addrs := map[netip.Addr]uint32{}
+	local := &Local{Addrs: map[netip.Addr]uint32{}, Broadcasts: map[netip.Addr]struct{}{}}
 	for _, a := range list {
 		addr, ok := netip.AddrFromSlice(a.IP)
 		addr = addr.Unmap()
 		if !ok || addr.IsLoopback() || addr.IsLinkLocalUnicast() && addr.Is6() || a.LinkIndex == ipvs {
 			continue
 		}
-		addrs[addr] = uint32(a.LinkIndex)
+		local.Addrs[addr] = uint32(a.LinkIndex)
+		local.addBroadcasts(addr, a.Mask)
 	}
-	return addrs, nil
+	return local, nil
+}
+
+func (l *Local) addBroadcasts(addr netip.Addr, mask net.IPMask) {
+	ones, _ := mask.Size()
+	if addr.BitLen()-ones < 2 { // one host, or the two ends of a link
+		return
+	}
+	first := netip.PrefixFrom(addr, ones).Masked().Addr()
+	l.Broadcasts[first] = struct{}{}
+	if !addr.Is4() {
+		return
+	}
+	last := first.As4()
+	for i := range last {
+		last[i] |= ^mask[i]
+	}
+	l.Broadcasts[netip.AddrFrom4(last)] = struct{}{}
 }
 
 // Watch keeps the devices that have programs, and the map of the node's addresses, in step with the
 // node's interfaces until the context ends. It looks whenever something may have changed and
 // whenever again receives, and calls changed with all addresses after each look.
-func (d *Datapath) Watch(ctx context.Context, again <-chan struct{}, changed func(map[netip.Addr]uint32)) error {
+func (d *Datapath) Watch(ctx context.Context, again <-chan struct{}, changed func(*Local)) error {
 	return devices.Watch(ctx, d.log, d.packets.IsPod, again, func() error { return d.look(changed) })
 }
 
 // look reads the devices and addresses and brings programs and maps in step with them.
-func (d *Datapath) look(changed func(map[netip.Addr]uint32)) error {
+func (d *Datapath) look(changed func(*Local)) error {
 	d.outside.looking.Lock()
 	defer d.outside.looking.Unlock()
 	own := d.packets.Own()
@@ -60,7 +86,7 @@ func (d *Datapath) look(changed func(map[netip.Addr]uint32)) error {
 	if err != nil {
 		return err
 	}
-	addrs, err := NodeAddrs() // after the devices, so that it includes the address that backends see
+	local, err := NodeAddrs() // after the devices, so that it includes the address that backends see
 	if err != nil {
 		return err
 	}
@@ -69,11 +95,11 @@ func (d *Datapath) look(changed func(map[netip.Addr]uint32)) error {
 	if d.maps == nil {
 		return fmt.Errorf("write the node's addresses: %w", ErrNoMaps)
 	}
-	if err := d.writeAddrs(addrs, own, found); err != nil {
+	if err := d.writeAddrs(local.Addrs, own, found); err != nil {
 		return err
 	}
 	d.outside.found, d.outside.tunnel, d.outside.looked = found, tunnel, true
-	changed(addrs)
+	changed(local)
 	return d.syncDevices()
 }
 

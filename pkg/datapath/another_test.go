@@ -3,7 +3,6 @@ package datapath
 import (
 	"encoding/binary"
 	"net"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -29,7 +28,7 @@ func TestForAnother(t *testing.T) {
 				if err := netlink.LinkSetHardwareAddr(device, mac); err != nil {
 					return err
 				}
-				return d.look(func(map[netip.Addr]uint32) {})
+				return d.look(func(*Local) {})
 			})
 			if got := w.mac(t, d); got.String() != mac.String() {
 				t.Fatalf("the programs know the device by %s, want %s", got, mac)

@@ -3,7 +3,6 @@ package datapath
 import (
 	"bytes"
 	"errors"
-	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -113,7 +112,7 @@ func TestTakeOverLate(t *testing.T) {
 	d = open(t, w.Config) // copies the rows that exist
 	c := w.newCrowd(clients)
 	c.establish(t, clients)
-	w.do(t, func() error { return errors.Join(d.Attach(), d.look(func(map[netip.Addr]uint32) {})) })
+	w.do(t, func() error { return errors.Join(d.Attach(), d.look(func(*Local) {})) })
 	for first := 0; first < clients; first += townBatch {
 		if err := c.talk(first, first+townBatch); err != nil {
 			t.Fatal(err)
@@ -143,7 +142,7 @@ func TestTakeOverAgain(t *testing.T) {
 		if err := d.Attach(); !errors.Is(err, boom) {
 			t.Errorf("attached: %v", err)
 		}
-		return d.look(func(map[netip.Addr]uint32) {})
+		return d.look(func(*Local) {})
 	})
 	const clients = townBatch
 	c := w.newCrowd(clients)

@@ -171,7 +171,7 @@ func startTown(config Config, backend netip.Addr) (*Datapath, error) {
 	if fresh {
 		err = serveTown(d.Tables(), backend)
 	}
-	if err := errors.Join(err, d.look(func(map[netip.Addr]uint32) {})); err != nil {
+	if err := errors.Join(err, d.look(func(*Local) {})); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil

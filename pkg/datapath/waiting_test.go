@@ -3,7 +3,6 @@ package datapath
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -108,7 +107,7 @@ func (w *town) wantCare(d *Datapath, device string) error {
 		return err
 	}
 	mended := d.CheckAttachment().Mended
-	if err := d.look(func(map[netip.Addr]uint32) {}); err != nil {
+	if err := d.look(func(*Local) {}); err != nil {
 		return err
 	}
 	status, err := d.Status()

@@ -1,6 +1,8 @@
 package model
 
 import (
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 )
@@ -207,10 +209,32 @@ func (s *Store) ofNode(addr netip.Addr, others bool) Refusal {
 	if _, ok := s.local[addr]; ok {
 		return Refusal{Why: "an address on a device of node " + s.self}
 	}
+	if _, ok := s.broadcasts[addr]; ok {
+		return Refusal{Why: "the first or last address of a network of node " + s.self}
+	}
 	if node, ok := x.pod(addr); ok {
 		return Refusal{Why: "a pod address of node " + node}
 	}
 	return Refusal{}
+}
+
+// SetBroadcasts stores the addresses that mean all hosts, or all routers, of a network that an
+// interface of this node is in. It makes due the Services that name one that came or went.
+func (s *Store) SetBroadcasts(addrs iter.Seq[netip.Addr]) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was, is := s.broadcasts, map[netip.Addr]struct{}{}
+	for addr := range addrs {
+		is[addr] = struct{}{}
+	}
+	s.broadcasts = is
+	if !maps.Equal(was, is) {
+		s.markNamed(func(addr netip.Addr) bool {
+			_, before := was[addr]
+			_, after := is[addr]
+			return before != after
+		})
+	}
 }
 
 // ExternalClaimant returns a Service of another namespace that lists a load balancer address of a

@@ -40,6 +40,7 @@ type Store struct {
 	servers    servers
 	ranges     serviceRanges
 	local      map[netip.Addr]struct{}     // addresses of this node's interfaces
+	broadcasts map[netip.Addr]struct{}     // of the networks of these interfaces
 	nodeAddrs  map[netip.Addr]int          // number of Nodes with the address
 	tunnelEnds map[netip.Addr]map[Name]int // endpoints that are refused at a node, by Service
 	moved      uint64                      // counts changes of node addresses and pod CIDRs

@@ -49,6 +49,7 @@ func play(t *testing.T, s *story, b *backing) *player {
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	store := model.NewStore("node-a")
 	store.SetLocal(slices.Values([]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}))
+	store.SetBroadcasts(slices.Values([]netip.Addr{netip.MustParseAddr("192.0.2.0"), netip.MustParseAddr("192.0.2.255"), netip.MustParseAddr("2001:db8::")}))
 	r, err := reconcile.New(reconcile.Config{
 		Store: store, Tables: b.tables, Facts: s.facts, Barrier: b.barrier, Grow: b.grow, Log: log,
 	})

@@ -39,7 +39,7 @@ const patience = 30 * time.Second
 
 func TestMain(m *testing.M) {
 	code := rig.Main(m, rig.Funcs{
-		"fairlead": fairlead,
+		"fairlead": fairlead, "broadcast": broadcast,
 	})
 	if binaries.dir != "" {
 		os.RemoveAll(binaries.dir)

@@ -74,7 +74,7 @@ func (c *carried) open(log *slog.Logger, pair int, chained bool) (podnet.Program
 	}
 	looked, ended := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
-		ended <- d.Watch(context.Background(), nil, func(map[netip.Addr]uint32) {
+		ended <- d.Watch(context.Background(), nil, func(*datapath.Local) {
 			select {
 			case looked <- struct{}{}:
 			default:

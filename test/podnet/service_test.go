@@ -60,8 +60,10 @@ func (n *node) serveAs(t *testing.T, kind uint32, at, backend netip.Addr) {
 // has reports whether an address is the node's own.
 func (n *node) has(addr netip.Addr) (own bool) {
 	n.must(n.ns.Do(func() error {
-		addrs, err := datapath.NodeAddrs()
-		_, own = addrs[addr]
+		local, err := datapath.NodeAddrs()
+		if err == nil {
+			_, own = local.Addrs[addr]
+		}
 		return err
 	}))
 	return own

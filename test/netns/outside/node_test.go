@@ -99,7 +99,7 @@ func newNodeMain(args []string) (func(nodeOrder) (nodeState, error), error) {
 	looked := make(chan struct{}, 1)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- d.Watch(context.Background(), nil, func(map[netip.Addr]uint32) {
+		ended <- d.Watch(context.Background(), nil, func(*datapath.Local) {
 			select {
 			case looked <- struct{}{}:
 			default:
