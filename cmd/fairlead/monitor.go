@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -126,7 +125,11 @@ func (inv *invocation) monitor(cmd *cobra.Command, filter *observe.EventFilter) 
 		return client(cfg).Monitor(ctx, filter, func() error { return observe.WriteEventHeader(inv.Stdout) },
 			func(e *observe.Event) error { return e.WriteText(inv.Stdout) })
 	}
-	lines := json.NewEncoder(inv.Stdout)
-	lines.SetEscapeHTML(false)
-	return client(cfg).Monitor(ctx, filter, func() error { return nil }, func(e *observe.Event) error { return lines.Encode(e) })
+	return client(cfg).Monitor(ctx, filter, func() error { return nil }, func(e *observe.Event) error {
+		line, err := encode(e, formatJSON, "")
+		if err == nil {
+			_, err = inv.Stdout.Write(line)
+		}
+		return err
+	})
 }
