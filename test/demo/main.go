@@ -26,6 +26,16 @@ const (
 	vip6 = "[fd96::10]:80"
 )
 
+const intro = `This demo runs a fairlead agent on this machine. It creates two network namespaces, a cgroup and a BPF
+file system, and removes them at the end. It needs no Kubernetes: the agent reads a Service from a YAML file.
+
+  one namespace is a node      a client that opens TCP connections, and the agent's BPF programs
+  the other has its backends   backend-11, backend-12 and backend-13: three servers that answer with their names,
+                               at 10.1.0.11 to 10.1.0.13 and fd01::11 to fd01::13, port 8080
+
+The Service is shop/web, with the addresses 10.96.0.10:80 and [fd96::10]:80. No device has these addresses. When the
+client connects to one of them, a BPF program picks a backend, and the kernel connects the client to that.`
+
 func main() {
 	if code, ok := (rig.Funcs{"client": client}).Dispatch(os.Args); ok {
 		os.Exit(code)
@@ -94,6 +104,7 @@ func run(fairlead string) (err error) {
 	s := &stage{fairlead: fairlead}
 	defer func() { err = errors.Join(err, s.close()) }()
 	start := time.Now()
+	fmt.Println(intro)
 	for _, step := range []func() error{
 		s.build, s.startAgent, s.spread, s.peer, s.remove, s.look,
 	} {
@@ -209,14 +220,35 @@ func (s *stage) command(args ...string) *exec.Cmd {
 	return exec.Command(s.fairlead, append(args, "--bpffs="+s.bpffs, "--state-dir="+filepath.Join(s.dir, "run"))...)
 }
 
+// announce prints what the demo does next, and why.
+func announce(number int, text string) { fmt.Printf("\n%d. %s\n\n", number, text) }
+
 func (s *stage) show(args ...string) error {
-	fmt.Printf("\n$ fairlead %s\n", strings.Join(args, " "))
+	fmt.Printf("$ fairlead %s\n", strings.Join(args, " "))
 	cmd := s.command(args...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	return cmd.Run()
 }
 
+// status waits for the agent, and prints those lines of its status that say something to somebody
+// who sees it for the first time. It prints all of them if something is wrong.
+func (s *stage) status() error {
+	fmt.Println("$ fairlead status --wait --wait-duration=20s")
+	cmd := s.command("status", "--wait", "--wait-duration=20s")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	for line := range strings.Lines(string(out)) {
+		word, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if err != nil || slices.Contains([]string{"node", "source", "services", "reconcile", "datapath", "healthy"}, word) {
+			fmt.Print(line)
+		}
+	}
+	return err
+}
+
 func (s *stage) startAgent() error {
+	announce(1, "Start the agent, and wait until it is ready. It reads the Service, writes it into BPF maps, and\n"+
+		"attaches BPF programs to the cgroup. (Only some lines of the status are shown.)")
 	fmt.Println("$ fairlead agent --source=services &")
 	s.agent = s.command("agent", "--source="+filepath.Join(s.dir, "services"), "--cgroup-root="+s.cgroup.Path(),
 		"--node-name=demo", "--log-level=warn")
@@ -230,7 +262,11 @@ func (s *stage) startAgent() error {
 		_ = s.agent.Process.Signal(syscall.SIGTERM)
 		return s.agent.Wait()
 	})
-	return s.show("status", "--wait", "--wait-duration=20s")
+	if err := s.status(); err != nil {
+		return err
+	}
+	fmt.Println("\nThe Service counts as two, one for IPv4 and one for IPv6. \"healthy\" means that nothing is wrong.")
+	return nil
 }
 
 // ask runs the client in the host's namespace, inside the cgroup that the programs are attached to.
@@ -240,12 +276,14 @@ func (s *stage) ask(args ...string) ([]string, error) {
 }
 
 func (s *stage) spread() error {
+	announce(2, "Open 300 connections to each address of the Service, and count which backend answers. Each\n"+
+		"connection picks one at random, so each backend gets about 100.")
 	for _, vip := range []string{vip4, vip6} {
 		lines, err := s.ask(vip, "300")
 		if err != nil {
 			return err
 		}
-		fmt.Printf("\n300 requests to %s:", vip)
+		fmt.Printf("300 connections to %s:", vip)
 		counts := count(lines)
 		for _, backend := range []string{"backend-11", "backend-12", "backend-13"} {
 			fmt.Printf("  %s %d", backend, counts[backend])
@@ -267,12 +305,14 @@ func count(lines []string) map[string]int {
 }
 
 func (s *stage) peer() error {
+	announce(3, "Open one more, and ask the client's socket for its peer (getpeername). It must be the address\n"+
+		"that the client asked for, not the backend's.")
 	lines, err := s.ask(vip4, "1")
 	if err != nil {
 		return err
 	}
 	fields := strings.Fields(lines[0])
-	fmt.Printf("\nThe connection went to %s, and getpeername says %s.\n", fields[0], fields[1])
+	fmt.Printf("%s answered. The peer is %s.\n", fields[0], fields[1])
 	if fields[1] != vip4 {
 		return fmt.Errorf("getpeername says %s, want %s", fields[1], vip4)
 	}
@@ -283,6 +323,8 @@ func (s *stage) peer() error {
 // endpoint gets no more of them.
 func (s *stage) remove() error {
 	const requests, before = 2000, 300
+	announce(4, fmt.Sprintf("Open %d connections, one after the other, and remove backend-13 from the YAML file after\n"+
+		"the first %d. None may fail, and backend-13 must get no more once the agent has read the file.", requests, before))
 	manifests, err := os.ReadFile("test/demo/manifests/web.yaml")
 	if err != nil {
 		return err
@@ -313,8 +355,8 @@ func (s *stage) remove() error {
 		return err
 	}
 	counts := count(lines)
-	fmt.Printf("\nbackend-13 removed from the manifest after %d of %d requests: %d failed, backend-13 got its last one as number %d.\n",
-		before, requests, counts["failed"], last)
+	fmt.Printf("%d of %d connections failed. The last one that backend-13 answered was number %d.\n",
+		counts["failed"], requests, last)
 	if counts["failed"] > 0 || counts["backend-13"] == 0 || last == requests {
 		return fmt.Errorf("requests were lost or still went to the removed backend: %v, last at %d", counts, last)
 	}
@@ -322,10 +364,11 @@ func (s *stage) remove() error {
 }
 
 func (s *stage) look() error {
-	for _, args := range [][]string{{"service", "list"}, {"map", "dump", "slots"}, {"map", "list"}} {
-		if err := s.show(args...); err != nil {
-			return err
-		}
+	announce(5, "Look at the Service. backend-13 was removed for IPv4 only: 2 backends are ready there, and 3 for IPv6.")
+	if err := s.show("service", "list"); err != nil {
+		return err
 	}
-	return nil
+	announce(6, "Look at the BPF map from which the programs pick. A Service has a slot for each backend; a connection\n"+
+		"draws one of the Service's slots, and goes to the address in that slot.")
+	return s.show("map", "dump", "slots")
 }
