@@ -45,7 +45,7 @@ const pageHead = `<!-- Generated from what a scrape shows: go test ./pkg/metrics
 
 # Metrics
 
-The agent serves these metrics at ` + "`/metrics`" + ` ([address and access](../README.md#metrics-and-health-checks)), besides those of Go and of the
+The agent serves these metrics at ` + "`/metrics`" + ` ([address and access](monitoring.md#ports-and-health-checks)), besides those of Go and of the
 process (` + "`go_*`" + `, ` + "`process_*`" + `). See [alerts.md](alerts.md) for what to alert on, and [drops.md](drops.md) for the cause and cure of what is
 dropped.
 
@@ -68,7 +68,7 @@ func TestPage(t *testing.T) {
 		}
 		for _, label := range s.labels {
 			if slices.Contains([]string{"namespace", "pod", "service", "name", "backend", "node"}, label) && !strings.HasPrefix(s.name, "fairlead_bandwidth_") {
-				t.Errorf("%s has the label %s, and README.md says that it has none like it", s.name, label)
+				t.Errorf("%s has the label %s, and docs/monitoring.md says that it has none like it", s.name, label)
 			}
 		}
 		labels := ""
