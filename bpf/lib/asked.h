@@ -5,7 +5,7 @@
  * has changed since. Without an agent every flow makes its own lookup.
  *
  * Each CPU has its own rows, so no CPU waits for another. But a program may interrupt another one
- * on the same CPU. So `turn` is odd while a row is written, and a reader checks afterwards that
+ * on the same CPU. So `turn` is odd while a row is written, and a reader checks afterward that
  * `turn` has not changed. */
 #pragma once
 

@@ -11,7 +11,7 @@
 
 #include "ct.h"
 
-/* How many ports are tried towards a backend. They are drawn by a hash, so with nine of ten ports
+/* How many ports are tried toward a backend. They are drawn by a hash, so with nine of ten ports
  * in use one flow in thirty finds no free one. */
 #define SNAT_TRIES 32
 

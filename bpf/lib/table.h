@@ -9,7 +9,7 @@
  * 	TABLE_NEW	the new map has everything, and programs that know only it may run already
  *
  * While the word changes, some programs act by the old value and some by the new. So a program that
- * inserts a row looks into the other map afterwards: of two programs at least one sees the other.
+ * inserts a row looks into the other map afterward: of two programs at least one sees the other.
  * If there is only one map, `cfg` says so and the verifier removes the rest. */
 #pragma once
 
@@ -106,7 +106,7 @@ static __always_inline long table_replace(const struct flow *flow, const struct 
 }
 
 /* Deletes from the old map first: the program that carries a row over checks there again
- * afterwards. */
+ * afterward. */
 static __always_inline void table_delete(const struct flow *flow)
 {
 	__u32 stage = cfg.growing ? table_stage() : TABLE_NEW;

@@ -22,7 +22,7 @@ const (
 	spareMetric = 4096
 )
 
-// gatewayOf returns the pod's gateway. No device has that address: a permanent neighbour makes it
+// gatewayOf returns the pod's gateway. No device has that address: a permanent neighbor makes it
 // the node's end of the pod's device.
 func gatewayOf(is4 bool) netip.Addr {
 	if is4 {
@@ -110,7 +110,7 @@ func (s *sandbox) hasOtherGateway(index int, is4 bool) (bool, error) {
 }
 
 // route adds the default route via the gateway to a table. Nothing answers for the gateway's
-// address, so route adds a permanent neighbour for it.
+// address, so route adds a permanent neighbor for it.
 func (s *sandbox) route(to netlink.Route, is4 bool, mac net.HardwareAddr) error {
 	gateway := gatewayOf(is4)
 	if err := s.handle.NeighSet(&netlink.Neigh{

@@ -120,7 +120,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// All parts together respect the total limit, and if the context is cancelled, the manifest names
+// All parts together respect the total limit, and if the context is canceled, the manifest names
 // what is missing.
 func TestTotal(t *testing.T) {
 	var parts []Part

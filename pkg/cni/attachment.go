@@ -67,7 +67,7 @@ func IsDevice(name string) bool {
 }
 
 // MACs returns the addresses of both ends. The plugin sets them rather than leaving them to the
-// kernel: udev replaces an address that the kernel chose, perhaps only after neighbours were told.
+// kernel: udev replaces an address that the kernel chose, perhaps only after neighbors were told.
 func (a Attachment) MACs() (node, pod net.HardwareAddr) {
 	mac := func(use string) net.HardwareAddr {
 		m := net.HardwareAddr(a.digest(use)[:6])

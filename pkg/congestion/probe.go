@@ -309,7 +309,7 @@ func (t *trial) makePod(node *netlink.Handle) (netlink.Link, error) {
 	return node.LinkByName("in")
 }
 
-// setUp sets a device up with an address and a neighbour.
+// setUp sets a device up with an address and a neighbor.
 func setUp(at *netlink.Handle, name string, addr *net.IPNet, neighbour net.IP, mac net.HardwareAddr) error {
 	device, err := at.LinkByName(name)
 	if err == nil {

@@ -46,7 +46,7 @@ type Config struct {
 	// Stale reports for each peer whether its backend is gone for good.
 	Stale func(ctx context.Context, peers []maps.Peer) ([]bool, error)
 	// Kept returns, for a UDP flow that the programs pass unchanged and the stack translates by a
-	// conntrack entry of its own, the address the client dialled and its backend. Nil if the stack
+	// conntrack entry of its own, the address the client dialed and its backend. Nil if the stack
 	// translates none.
 	Kept func(maps.Flow) (maps.Peer, bool, error)
 	// Grow makes room for at least this many rows of established flows and returns the Flows to use

@@ -24,7 +24,7 @@ func passes(key *maps.Flow, row *maps.FlowRow) bool {
 
 func (k *kept) begin() { k.was, k.is, k.err = k.is, map[maps.Flow]struct{}{}, nil }
 
-// look returns what the client of a request dialled and its backend, according to the stack's
+// look returns what the client of a request dialed and its backend, according to the stack's
 // entry; over is true if the entry existed in the last walk and is gone. A request that never had
 // an entry is an ordinary flow, whose backend has the frontend's own address.
 func (k *kept) look(key *maps.Flow) (peer maps.Peer, is, over bool) {

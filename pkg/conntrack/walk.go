@@ -174,7 +174,7 @@ func (w *walk) isGone(peer maps.Peer) bool {
 	return in
 }
 
-// peerOf returns what a request's client dialled and the backend it got.
+// peerOf returns what a request's client dialed and the backend it got.
 func peerOf(key *maps.Flow, row *maps.FlowRow) maps.Peer {
 	return maps.PeerOf(maps.SockPeer{
 		Vip: key.Daddr, VipPort: key.Dport, Backend: row.Daddr, BackendPort: row.Dport,

@@ -25,7 +25,7 @@ import (
 )
 
 // finding is an Attachment as a child process reports it, and how many programs are attached
-// afterwards.
+// afterward.
 type finding struct {
 	Proofs   []Proof
 	Mended   uint64
@@ -246,7 +246,7 @@ func runDial([]string) error {
 	asked, err := netlink.NeighList(0, netlink.FAMILY_ALL)
 	for _, neighbour := range asked {
 		if neighbour.State&netlink.NUD_NOARP == 0 {
-			err = errors.Join(err, fmt.Errorf("the dials resolved neighbour %s", neighbour.IP))
+			err = errors.Join(err, fmt.Errorf("the dials resolved neighbor %s", neighbour.IP))
 		}
 	}
 	return err

@@ -209,7 +209,7 @@ func (d *Datapath) Create(sizes maps.Sizes) (err error) {
 }
 
 // Tables returns the tables of the maps, nil if there are none. They are valid until the next Grow
-// or Close: callers must not use them meanwhile and must ask again afterwards.
+// or Close: callers must not use them meanwhile and must ask again afterward.
 func (d *Datapath) Tables() *maps.Tables {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -223,7 +223,7 @@ func (l *look) hasLeft(row *maps.FlowRow) bool {
 }
 
 // isTunnelled asks the kernel, once for each backend, whether the tunnel leads there. A backend
-// without a route counts as not tunnelled.
+// without a route counts as not tunneled.
 func (l *look) isTunnelled(backend maps.Addr) bool {
 	if l.tunnel == 0 {
 		return false
@@ -238,7 +238,7 @@ func (l *look) isTunnelled(backend maps.Addr) bool {
 	return is
 }
 
-// isForwarded reports whether another node may be forwarding a flow: its client dialled no address
+// isForwarded reports whether another node may be forwarding a flow: its client dialed no address
 // of this node, and the backend is here.
 func (l *look) isForwarded(key maps.Flow, row *maps.FlowRow) (bool, error) {
 	if !l.hosted || row.Flags&(maps.FlowPod|maps.FlowInside|maps.FlowNode) != 0 {

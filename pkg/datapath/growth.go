@@ -11,7 +11,7 @@ import (
 
 // Grow replaces the maps that are smaller than sizes by larger ones with the same rows, while
 // programs go on reading them. The caller must not write to the tables meanwhile and must get the
-// new ones from Tables afterwards. If Grow fails, the old maps stay in use.
+// new ones from Tables afterward. If Grow fails, the old maps stay in use.
 //
 // A crash at any step is harmless, because the old and the new maps have the same content until
 // Grow returns: whichever of them are pinned and whichever the links' programs use, the next Open

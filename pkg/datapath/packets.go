@@ -21,7 +21,7 @@ type Packets struct {
 	XDP               devices.Mode
 	NodePorts         Reach               // addresses at which NodePorts are open to clients outside
 	Own               func() []netip.Addr // addresses by which others know the node, best first; nil if unknown
-	SnatPorts         portrange.Ports     // source ports of this node towards backends on other nodes
+	SnatPorts         portrange.Ports     // source ports of this node toward backends on other nodes
 	ExternalClusterIP bool                // clients outside may use ClusterIPs
 	AcceptDirect      bool                // other nodes may forward packets to backends here, to be answered directly
 	HashKeys          [5]uint64           // key of the hash of flows; the same on all nodes
@@ -233,7 +233,7 @@ func (d *Datapath) outsideStatus() OutsideStatus {
 	return s
 }
 
-// SnatPorts returns the source ports of this node towards backends on other nodes, or zero if no
+// SnatPorts returns the source ports of this node toward backends on other nodes, or zero if no
 // device is served, and whether flows of pods have half of them.
 func (d *Datapath) SnatPorts() (ports portrange.Ports, shared bool) {
 	return d.packets.SnatPorts, d.packets.Masquerade

@@ -117,7 +117,7 @@ func (p pins) clearTable() error {
 
 // GrowFlows gives the map of established flows room for at least that many rows, while packets pass
 // and flows begin. No flow is lost or changed. Flows must not be deleted meanwhile, and an older
-// Flows still uses the old map afterwards.
+// Flows still uses the old map afterward.
 //
 // Programs insert flows, so a plain copy would miss those that begin during the copy, or while some
 // devices run programs over the old map and others over the new. Therefore every device first gets

@@ -95,7 +95,7 @@ func (w *town) wantWhole(t *testing.T, d *Datapath) {
 
 // The map of flows grows while packets of ten thousand flows pass in both directions and more flows
 // begin. No packet is lost or reaches another backend or uses another port, and the map has every
-// flow afterwards.
+// flow afterward.
 func TestGrowFlowsUnderTraffic(t *testing.T) {
 	for name, xdp := range map[string]devices.Mode{"tc at two devices": devices.Off, "tc and XDP": devices.Native} {
 		t.Run(name, func(t *testing.T) {

@@ -330,7 +330,7 @@ const townBatch = 100
 // establish opens the flows of the first n clients.
 func (c *crowd) establish(t *testing.T, n int) {
 	t.Helper()
-	if err := c.talk(0, 1); err != nil { // resolves the neighbours first
+	if err := c.talk(0, 1); err != nil { // resolves the neighbors first
 		t.Fatal(err)
 	}
 	for first := 0; first < n; first += townBatch {

@@ -75,7 +75,7 @@ const (
 	never                     // only if named
 )
 
-// standingOf returns the standing of a kind. Clients don't arrive through tunnel devices: tunnelled
+// standingOf returns the standing of a kind. Clients don't arrive through tunnel devices: tunneled
 // packets pass another device, where they would be handled a second time.
 func standingOf(kind string) standing {
 	switch kind {

@@ -56,8 +56,8 @@ type Stats struct {
 	Pending bool     // the routes have not been written yet since the start
 	Refused []string // rejected claims of nodes, and why
 	Left    []string // networks without a route of ours, and why
-	Mended  uint64   // routes and neighbours that had been removed or changed
-	Changes uint64   // to routes and neighbours, sent to the kernel
+	Mended  uint64   // routes and neighbors that had been removed or changed
+	Changes uint64   // to routes and neighbors, sent to the kernel
 	Error   string
 }
 
@@ -267,7 +267,7 @@ func (f *Fabric) tell(want *plan) {
 }
 
 // apply makes the changes to get from the current state to want. A route is added after the
-// neighbour that it needs, and removed before it.
+// neighbor that it needs, and removed before it.
 func (f *Fabric) apply(want *plan) error {
 	f.mu.Lock()
 	have, neighbours := f.have, f.neighbours

@@ -224,7 +224,7 @@ func dump(ask int, answer uint16, header nl.NetlinkRequestData) ([][]byte, error
 	})
 }
 
-// neighbour is the MAC address of a neighbour on the tunnel's device.
+// neighbour is the MAC address of a neighbor on the tunnel's device.
 type neighbour struct {
 	addr netip.Addr
 	mac  [6]byte
@@ -242,14 +242,14 @@ func (n neighbour) change(device int, add bool) change {
 	if add {
 		request.AddData(nl.NewRtAttr(unix.NDA_LLADDR, n.mac[:]))
 	}
-	return change{what: fmt.Sprintf("%s the neighbour %s", what, n.addr), request: request, missing: missing}
+	return change{what: fmt.Sprintf("%s the neighbor %s", what, n.addr), request: request, missing: missing}
 }
 
-// listNeighbours returns the permanent neighbours on a device.
+// listNeighbours returns the permanent neighbors on a device.
 func listNeighbours(device int) (map[netip.Addr][6]byte, error) {
 	all, err := listing.Of(func() ([]netlink.Neigh, error) { return netlink.NeighList(device, netlink.FAMILY_ALL) })
 	if err != nil {
-		return nil, fmt.Errorf("list neighbours: %w", err)
+		return nil, fmt.Errorf("list neighbors: %w", err)
 	}
 	known := map[netip.Addr][6]byte{}
 	for i := range all {

@@ -17,7 +17,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// maglevPods returns backends of weight 1 at distinct addresses typical of pods: neighbours in the
+// maglevPods returns backends of weight 1 at distinct addresses typical of pods: neighbors in the
 // ranges of a few nodes.
 func maglevPods(random *rand.Rand, n int) []Weighted {
 	pods := make([]Weighted, 0, n)

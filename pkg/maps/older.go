@@ -153,7 +153,7 @@ func (o *older) courier(to *ebpf.Map, which Carrying) (c *courier, why string, e
 	case was.Numbers != now.Numbers:
 		return nil, "its rows are numbered differently, and start from zero", nil
 	case to.Type() == ebpf.SkStorage:
-		return nil, "what existing sockets dialled is lost", nil
+		return nil, "what existing sockets dialed is lost", nil
 	case to.Type() == ebpf.RingBuf:
 		return nil, "", nil
 	}

@@ -250,7 +250,7 @@ func TestOlderForgets(t *testing.T) {
 	}
 }
 
-// CarryOlder reports what it cannot copy: what existing sockets dialled, and rows whose numbers now
+// CarryOlder reports what it cannot copy: what existing sockets dialed, and rows whose numbers now
 // mean something else.
 func TestOlderIsLost(t *testing.T) {
 	rig.Root(t)

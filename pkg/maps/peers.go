@@ -2,7 +2,7 @@ package maps
 
 import "fairlead.io/fairlead/pkg/model"
 
-// Peer is the address a socket dialled and the backend it got. Both have the socket's protocol.
+// Peer is the address a socket dialed and the backend it got. Both have the socket's protocol.
 // Backend.Owner is not set.
 type Peer struct {
 	Dialled SvcKey

@@ -12,7 +12,7 @@ import (
 )
 
 // A version that cannot be used leaves the last good one in effect, also for the next agent, and is
-// logged once. Changes are signalled.
+// logged once. Changes are signaled.
 func TestKeeper(t *testing.T) {
 	dir := t.TempDir()
 	var log bytes.Buffer

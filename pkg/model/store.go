@@ -48,11 +48,11 @@ type Store struct {
 	self    string // name of this node
 	dirty   map[Key]struct{}
 	wake    chan struct{}
-	pod     chan struct{} // signalled when pods or namespaces change
-	short   chan struct{} // signalled when pods, namespaces, acceleration policies or the rate of this node change
-	traits  chan struct{} // signalled when what Unchecked, Proxy or Rates return may have changed
-	node    chan struct{} // signalled when this node changes
-	inside  chan struct{} // signalled when addresses inside the cluster change
+	pod     chan struct{} // signaled when pods or namespaces change
+	short   chan struct{} // signaled when pods, namespaces, acceleration policies or the rate of this node change
+	traits  chan struct{} // signaled when what Unchecked, Proxy or Rates return may have changed
+	node    chan struct{} // signaled when this node changes
+	inside  chan struct{} // signaled when addresses inside the cluster change
 	others  chan struct{} // likewise, for the reader that maintains routes to other nodes
 	cluster chan struct{} // likewise, for the reader that tells the programs who is a node
 	synced  [objects]bool
@@ -96,31 +96,31 @@ func NewStore(self string) *Store {
 	}
 }
 
-// Wake is signalled whenever a key becomes dirty or addresses inside the cluster change.
+// Wake is signaled whenever a key becomes dirty or addresses inside the cluster change.
 func (s *Store) Wake() <-chan struct{} { return s.wake }
 
-// PodsChanged is signalled whenever a Pod or a Namespace changes. It has one reader.
+// PodsChanged is signaled whenever a Pod or a Namespace changes. It has one reader.
 func (s *Store) PodsChanged() <-chan struct{} { return s.pod }
 
-// AcceleratedChanged is signalled whenever the set of connections that may bypass TCP may have
+// AcceleratedChanged is signaled whenever the set of connections that may bypass TCP may have
 // changed. It has one reader.
 func (s *Store) AcceleratedChanged() <-chan struct{} { return s.short }
 
-// TraitsChanged is signalled whenever Unchecked, Proxy or Rates may have changed for a pod. It has
+// TraitsChanged is signaled whenever Unchecked, Proxy or Rates may have changed for a pod. It has
 // one reader.
 func (s *Store) TraitsChanged() <-chan struct{} { return s.traits }
 
-// SelfChanged is signalled whenever the Node that the agent runs on changes. It has one reader.
+// SelfChanged is signaled whenever the Node that the agent runs on changes. It has one reader.
 func (s *Store) SelfChanged() <-chan struct{} { return s.node }
 
-// InsideChanged is signalled whenever addresses inside the cluster change. It has one reader.
+// InsideChanged is signaled whenever addresses inside the cluster change. It has one reader.
 func (s *Store) InsideChanged() <-chan struct{} { return s.inside }
 
-// NodesChanged is signalled whenever the addresses or pod CIDRs of a node change. It has one
+// NodesChanged is signaled whenever the addresses or pod CIDRs of a node change. It has one
 // reader.
 func (s *Store) NodesChanged() <-chan struct{} { return s.others }
 
-// ClusterChanged is signalled likewise, for another reader.
+// ClusterChanged is signaled likewise, for another reader.
 func (s *Store) ClusterChanged() <-chan struct{} { return s.cluster }
 
 // Synced is closed once every kind of object was delivered completely at least once. Until then

@@ -17,7 +17,7 @@ import (
 const (
 	backlog = 1024                   // events that a client may lag behind
 	round   = 200 * time.Millisecond // between checks for lost events and for remaining clients
-	renewal = 2 * time.Second        // between requests to the programs, which honour each for some seconds
+	renewal = 2 * time.Second        // between requests to the programs, which honor each for some seconds
 )
 
 // ErrEnded is returned by Subscribe once the Hub is closed.

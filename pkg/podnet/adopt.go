@@ -14,7 +14,7 @@ import (
 	"fairlead.io/fairlead/pkg/cni"
 )
 
-// A pod's files can be lost while the pod lives. Its device and the routes and neighbours that lead
+// A pod's files can be lost while the pod lives. Its device and the routes and neighbors that lead
 // there belong to the node, where no pod can change them, and they say enough to keep serving the
 // pod and to check what it sends. They do not say what the runtime asked for: the Pod names its
 // host ports, and the runtime repeats the rest the next time it asks about the pod.

@@ -48,19 +48,19 @@ func occupied(addr netip.Addr, pool netip.Prefix) (string, error) {
 }
 
 // resolve makes the kernel resolve an address on a device, and reports whether anything answers.
-// Going through the neighbour table takes no privilege beyond changing neighbours.
+// Going through the neighbor table takes no privilege beyond changing neighbors.
 func resolve(addr netip.Addr, index int) (bool, error) {
 	entry := &netlink.Neigh{LinkIndex: index, Family: familyNumber(addr), IP: addr.AsSlice(), Flags: netlink.NTF_USE}
 	state, err := neighbourState(addr, index)
 	if err != nil || state&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 {
 		return err == nil, err
 	}
-	// An entry learnt from an earlier holder of the address proves nothing.
+	// An entry learned from an earlier holder of the address proves nothing.
 	if err := netlink.NeighDel(entry); err != nil && !errors.Is(err, unix.ENOENT) {
-		return false, fmt.Errorf("forget neighbour %s: %w", addr, err)
+		return false, fmt.Errorf("forget neighbor %s: %w", addr, err)
 	}
 	if err := netlink.NeighSet(entry); err != nil {
-		return false, fmt.Errorf("ask for neighbour %s: %w", addr, err)
+		return false, fmt.Errorf("ask for neighbor %s: %w", addr, err)
 	}
 	for began := time.Now(); time.Since(began) < answerWithin; time.Sleep(answerEvery) {
 		state, err := neighbourState(addr, index)
@@ -69,17 +69,17 @@ func resolve(addr netip.Addr, index int) (bool, error) {
 		}
 	}
 	if err := netlink.NeighDel(entry); err != nil && !errors.Is(err, unix.ENOENT) {
-		return false, fmt.Errorf("forget neighbour %s: %w", addr, err)
+		return false, fmt.Errorf("forget neighbor %s: %w", addr, err)
 	}
 	return false, nil
 }
 
-// neighbourState returns the state of the kernel's neighbour entry for an address on a device, or 0
+// neighbourState returns the state of the kernel's neighbor entry for an address on a device, or 0
 // if there is none.
 func neighbourState(addr netip.Addr, index int) (int, error) {
 	list, err := listing.Of(func() ([]netlink.Neigh, error) { return netlink.NeighList(index, familyNumber(addr)) })
 	if err != nil {
-		return 0, fmt.Errorf("list neighbours: %w", err)
+		return 0, fmt.Errorf("list neighbors: %w", err)
 	}
 	for i := range list {
 		if is, ok := netip.AddrFromSlice(list[i].IP); ok && is.Unmap() == addr {
@@ -141,7 +141,7 @@ func (n *Network) beside(addr netip.Addr) []int {
 	return list
 }
 
-// answerFor adds proxy neighbours, so that the node answers when pods of another plugin resolve a
+// answerFor adds proxy neighbors, so that the node answers when pods of another plugin resolve a
 // pod's addresses.
 func (n *Network) answerFor(record *Record) error {
 	for _, addr := range record.Addresses {
@@ -154,7 +154,7 @@ func (n *Network) answerFor(record *Record) error {
 	return nil
 }
 
-// answerNoMore removes the proxy neighbours of a pod. One that stays does no harm: the node answers
+// answerNoMore removes the proxy neighbors of a pod. One that stays does no harm: the node answers
 // only for addresses that it has a route to by another device.
 func (n *Network) answerNoMore(record *Record) {
 	for _, addr := range record.Addresses {
@@ -171,14 +171,14 @@ func proxyFor(addr netip.Addr, index int) *netlink.Neigh {
 	return &netlink.Neigh{LinkIndex: index, Family: familyNumber(addr), IP: addr.AsSlice(), Flags: netlink.NTF_PROXY}
 }
 
-// answered returns the proxy neighbours that exist, each as a single address and its device.
+// answered returns the proxy neighbors that exist, each as a single address and its device.
 func (n *Network) answered() (map[lan]bool, error) {
 	if len(n.lans) == 0 {
 		return nil, nil
 	}
 	list, err := listing.Of(func() ([]netlink.Neigh, error) { return netlink.NeighProxyList(0, netlink.FAMILY_V4) })
 	if err != nil {
-		return nil, fmt.Errorf("list proxy neighbours: %w", err)
+		return nil, fmt.Errorf("list proxy neighbors: %w", err)
 	}
 	found := map[lan]bool{}
 	for i := range list {
@@ -189,7 +189,7 @@ func (n *Network) answered() (map[lan]bool, error) {
 	return found, nil
 }
 
-// isAnswered reports whether the node has every proxy neighbour that an address needs.
+// isAnswered reports whether the node has every proxy neighbor that an address needs.
 func (n *Network) isAnswered(addr netip.Addr, answered map[lan]bool) bool {
 	return !slices.ContainsFunc(n.beside(addr), func(index int) bool { return !answered[lan{netip.PrefixFrom(addr, addr.BitLen()), index}] })
 }

@@ -78,11 +78,11 @@ func single(dst *net.IPNet) (netip.Addr, bool) {
 	return addr.Unmap(), ok && ones == bits
 }
 
-// hostNeighbours returns the set of permanent neighbours.
+// hostNeighbours returns the set of permanent neighbors.
 func hostNeighbours() (map[neighbour]bool, error) {
 	list, err := listing.Of(func() ([]netlink.Neigh, error) { return netlink.NeighList(0, netlink.FAMILY_ALL) })
 	if err != nil {
-		return nil, fmt.Errorf("list neighbours: %w", err)
+		return nil, fmt.Errorf("list neighbors: %w", err)
 	}
 	known := map[neighbour]bool{}
 	for i := range list {
@@ -108,7 +108,7 @@ func setUp(to *netlink.Handle, device *cni.Device) error {
 	return nil
 }
 
-// lead routes an address to a device and adds a permanent neighbour, so that the kernel need not
+// lead routes an address to a device and adds a permanent neighbor, so that the kernel need not
 // resolve the address.
 func lead(to *netlink.Handle, addr netip.Addr, index int, mac string) error {
 	hardware, err := net.ParseMAC(mac)
@@ -135,7 +135,7 @@ func setNeighbour(to *netlink.Handle, addr netip.Addr, index int, mac net.Hardwa
 		LinkIndex: index, Family: family, State: unix.NUD_PERMANENT, Type: unix.RTN_UNICAST, IP: addr.AsSlice(), HardwareAddr: mac,
 	}
 	if err := to.NeighSet(entry); err != nil {
-		return fmt.Errorf("add neighbour %s: %w", addr, err)
+		return fmt.Errorf("add neighbor %s: %w", addr, err)
 	}
 	return nil
 }

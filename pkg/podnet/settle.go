@@ -147,7 +147,7 @@ func (n *Network) Run(ctx context.Context) error {
 	}
 }
 
-// look compares the kernel's devices, routes and neighbours with the records, and repairs what
+// look compares the kernel's devices, routes and neighbors with the records, and repairs what
 // differs.
 func (n *Network) look(start bool) error {
 	names, pods, err := links()
@@ -222,7 +222,7 @@ func (n *Network) dropGone(names map[int]string, pods map[string]*endpoint, star
 	return errors.Join(errs...)
 }
 
-// mend restores the routes and neighbours that somebody removed.
+// mend restores the routes and neighbors that somebody removed.
 func (n *Network) mend() error {
 	routes, err := mainRoutes()
 	if err != nil {

@@ -36,7 +36,7 @@ type Stats struct {
 	// Families counts the addresses of IPv4 and IPv6, as far as the node has any.
 	Families  map[string]Count
 	Reclaimed uint64 // attachments that nobody released, and the agent did
-	Mended    uint64 // pods whose routes or neighbours were lost
+	Mended    uint64 // pods whose routes or neighbors were lost
 }
 
 // Count is how many addresses of a family are in each state.

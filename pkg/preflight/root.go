@@ -104,7 +104,7 @@ func unknown(check string, err error) Line {
 	return Line{check, Unknown, "it could not be checked: " + err.Error(), tellBy(err)}
 }
 
-// tellBy returns how to learn what could not be learnt because of err.
+// tellBy returns how to learn what could not be learned because of err.
 func tellBy(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrPermission):

@@ -24,11 +24,11 @@ type question struct {
 }
 
 // Stale reports for each peer whether its backend is gone for good according to the latest objects.
-// A peer is stale if the dialled frontend still exists and the backend may not even keep existing
-// connections, or, for UDP, if the dialled frontend is gone. If the Service of a stream is gone,
+// A peer is stale if the dialed frontend still exists and the backend may not even keep existing
+// connections, or, for UDP, if the dialed frontend is gone. If the Service of a stream is gone,
 // nothing says that its backend is, so the stream is not stale.
 //
-// Another Service may still have the backend; that does not help a client that dialled this one.
+// Another Service may still have the backend; that does not help a client that dialed this one.
 // Nothing is stale before the sources are complete. Stale is safe for concurrent use; it waits for
 // its turn in Run. The error is the context's, or says that Run has ended.
 func (r *Reconciler) Stale(ctx context.Context, peers []maps.Peer) ([]bool, error) {
@@ -67,7 +67,7 @@ func (r *Reconciler) judge(peers []maps.Peer) []bool {
 		switch {
 		case kept != nil:
 			stale[i] = !kept.Has(peer.Backend)
-		case len(r.failed) == 0: // a failed object may be about to get the dialled frontend
+		case len(r.failed) == 0: // a failed object may be about to get the dialed frontend
 			stale[i] = model.Protocol(peer.Dialled.Proto) == model.UDP
 		}
 	}

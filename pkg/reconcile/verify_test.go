@@ -340,7 +340,7 @@ func TestVerifyBeforeTheSync(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.Verify(ctx, false); !errors.Is(err, context.Canceled) {
-		t.Errorf("with a cancelled context and without Run: %v", err)
+		t.Errorf("with a canceled context and without Run: %v", err)
 	}
 }
 

@@ -1,6 +1,6 @@
 // Package routes follows everything that the routes of packets depend on, so that flows look up
 // theirs in the kernel only after a change: routes, rules, next hops, devices, addresses and
-// neighbours.
+// neighbors.
 package routes
 
 import (
@@ -38,7 +38,7 @@ type Ways interface {
 type Stats struct {
 	Following   bool
 	Changes     uint64 // reported to the programs; many at once count as one
-	Flaps       uint64 // messages about neighbours that change nothing for packets
+	Flaps       uint64 // messages about neighbors that change nothing for packets
 	Errors      uint64 // times that following failed
 	LastError   string // why following fails, while it does
 	LastChange  time.Time
@@ -50,7 +50,7 @@ type Stats struct {
 type Config struct {
 	Ways Ways
 	Log  *slog.Logger
-	// Room is how many neighbours are remembered. 0 is as many as a kernel with a large neighbour
+	// Room is how many neighbors are remembered. 0 is as many as a kernel with a large neighbor
 	// table has.
 	Room int
 }

@@ -169,9 +169,9 @@ func TestFollow(t *testing.T) {
 		{"a removed address", func() error { return netlink.AddrDel(link(), address) }},
 		{"an MTU", func() error { return netlink.LinkSetMTU(link(), 1400) }},
 		{"the device's MAC address", func() error { return netlink.LinkSetHardwareAddr(link(), net.HardwareAddr{2, 0, 0, 0, 7, 7}) }},
-		{"a neighbour", n.neighbour("02:00:00:00:00:01", unix.NUD_STALE)},
-		{"the neighbour's new MAC address", n.neighbour("02:00:00:00:00:02", unix.NUD_STALE)},
-		{"a removed neighbour", func() error {
+		{"a neighbor", n.neighbour("02:00:00:00:00:01", unix.NUD_STALE)},
+		{"the neighbor's new MAC address", n.neighbour("02:00:00:00:00:02", unix.NUD_STALE)},
+		{"a removed neighbor", func() error {
 			return netlink.NeighDel(&netlink.Neigh{LinkIndex: n.device, IP: net.IPv4(192, 0, 2, 9)})
 		}},
 		{"forwarding", func() error { return n.ns.SetSysctl("net/ipv4/conf/eth0/forwarding", "1") }},
@@ -198,7 +198,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// Confirming a neighbour changes nothing, so it is not reported.
+// Confirming a neighbor changes nothing, so it is not reported.
 func TestConfirmedNeighbour(t *testing.T) {
 	n := newNode(t, 0)
 	n.do(n.neighbour("02:00:00:00:00:01", unix.NUD_REACHABLE))

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// usable are the states in which the kernel sends to a neighbour.
+// usable are the states in which the kernel sends to a neighbor.
 const usable = unix.NUD_PERMANENT | unix.NUD_NOARP | unix.NUD_REACHABLE | unix.NUD_PROBE | unix.NUD_STALE | unix.NUD_DELAY
 
 // meaning is the effect of a message.
@@ -18,32 +18,32 @@ type meaning int
 const (
 	nothing meaning = iota
 	changed         // packets may take another route
-	flapped         // a neighbour is as it was
+	flapped         // a neighbor is as it was
 )
 
-// neighbour identifies a neighbour.
+// neighbour identifies a neighbor.
 type neighbour struct {
 	device int
 	addr   netip.Addr
 }
 
-// neighbours holds the usable neighbours with their link-layer addresses. The kernel sends a
-// message about a neighbour whenever it verifies that it is still there, so most of them change
+// neighbours holds the usable neighbors with their link-layer addresses. The kernel sends a
+// message about a neighbor whenever it verifies that it is still there, so most of them change
 // nothing.
 type neighbours struct {
 	list    map[neighbour]string
 	room    int
-	partial bool // a neighbour did not fit
+	partial bool // a neighbor did not fit
 }
 
-// listNeighbours returns the current neighbours. The caller has subscribed before, so it gets
+// listNeighbours returns the current neighbors. The caller has subscribed before, so it gets
 // messages about changes meanwhile.
 func listNeighbours(room int) (*neighbours, error) {
 	n := &neighbours{list: map[neighbour]string{}, room: room}
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		list, err := netlink.NeighList(0, family)
 		if err != nil {
-			return nil, fmt.Errorf("list the neighbours: %w", err)
+			return nil, fmt.Errorf("list the neighbors: %w", err)
 		}
 		for i := range list {
 			n.learn(&list[i], false)
@@ -71,7 +71,7 @@ func (n *neighbours) hear(m *syscall.NetlinkMessage) meaning {
 	return n.learn(entry, m.Header.Type == unix.RTM_DELNEIGH)
 }
 
-// learn records a message about a neighbour.
+// learn records a message about a neighbor.
 func (n *neighbours) learn(entry *netlink.Neigh, isGone bool) meaning {
 	if entry.Family != unix.AF_INET && entry.Family != unix.AF_INET6 || entry.Flags&netlink.NTF_PROXY != 0 {
 		return nothing // entries of bridge ports, and proxy entries

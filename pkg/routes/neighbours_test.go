@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// said is one message about a neighbour, and its meaning.
+// said is one message about a neighbor, and its meaning.
 type said struct {
 	addr  string
 	mac   string
@@ -35,7 +35,7 @@ func TestNeighbours(t *testing.T) {
 		},
 		"never answers":               {{b, "", unix.NUD_INCOMPLETE, false, flapped}, {b, "", unix.NUD_FAILED, false, flapped}, {b, "", unix.NUD_FAILED, true, flapped}},
 		"forgotten":                   {{a, one, unix.NUD_STALE, false, changed}, {a, one, unix.NUD_STALE, true, changed}, {a, one, unix.NUD_STALE, false, changed}},
-		"two neighbours":              {{a, one, unix.NUD_STALE, false, changed}, {b, one, unix.NUD_STALE, false, changed}, {a, one, unix.NUD_REACHABLE, false, flapped}},
+		"two neighbors":               {{a, one, unix.NUD_STALE, false, changed}, {b, one, unix.NUD_STALE, false, changed}, {a, one, unix.NUD_REACHABLE, false, flapped}},
 		"more than there is room for": {{a, one, unix.NUD_STALE, false, changed}, {b, one, unix.NUD_STALE, false, changed}, {"192.0.2.3", one, unix.NUD_STALE, false, changed}, {"192.0.2.3", one, unix.NUD_STALE, false, changed}, {"192.0.2.3", one, unix.NUD_FAILED, false, changed}, {a, one, unix.NUD_REACHABLE, false, flapped}},
 		"no address":                  {{"", one, unix.NUD_REACHABLE, false, changed}},
 	} {
@@ -55,7 +55,7 @@ func TestNeighbours(t *testing.T) {
 					t.Errorf("%d: %+v means %d, want %d", i, s, means, s.means)
 				}
 				if len(known.list) > known.room {
-					t.Errorf("%d neighbours are known, want at most %d", len(known.list), known.room)
+					t.Errorf("%d neighbors are known, want at most %d", len(known.list), known.room)
 				}
 			}
 		})
@@ -75,8 +75,8 @@ func TestMessages(t *testing.T) {
 		{"a setting", unix.RTM_NEWNETCONF, nil, changed},
 		{"an unknown message", 999, nil, changed},
 		{"nothing", unix.NLMSG_NOOP, nil, nothing},
-		{"a truncated neighbour", unix.RTM_NEWNEIGH, []byte{2}, changed},
-		{"a neighbour with a truncated attribute", unix.RTM_NEWNEIGH, append(make([]byte, unix.SizeofNdMsg), 255, 255, 1, 0), changed},
+		{"a truncated neighbor", unix.RTM_NEWNEIGH, []byte{2}, changed},
+		{"a neighbor with a truncated attribute", unix.RTM_NEWNEIGH, append(make([]byte, unix.SizeofNdMsg), 255, 255, 1, 0), changed},
 		{"a bridge's entry", unix.RTM_NEWNEIGH, append([]byte{unix.AF_BRIDGE}, make([]byte, unix.SizeofNdMsg-1)...), nothing},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -44,7 +44,7 @@ func makeHeld(bpffs string) error {
 }
 
 // Release undoes Hold. Programs that still hold without the directory have been told by a version that
-// did not make it, so they are told first; and again afterwards, because others may have come that
+// did not make it, so they are told first; and again afterward, because others may have come that
 // still saw it.
 func Release(bpffs string) (found bool, err error) {
 	if _, err := os.Stat(Dir(bpffs)); errors.Is(err, fs.ErrNotExist) {

@@ -207,7 +207,7 @@ func TestServiceProblems(t *testing.T) {
 			func(*model.Service) {},
 		},
 		{
-			"misspelt annotation",
+			"misspelled annotation",
 			func(s *corev1.Service) { s.Annotations = map[string]string{"fairlead.io/algoritm": "maglev"} },
 			"UnknownAnnotation", "fairlead.io/algorithm",
 			func(*model.Service) {},

@@ -214,7 +214,7 @@ func TestSliceProblems(t *testing.T) {
 		{"negative weight", annotateSlice("fairlead.io/weight", "-1"), "InvalidWeight", "-1"},
 		{"weight in words", annotateSlice("fairlead.io/weight", "heavy\x00"), "InvalidWeight", `heavy\x00`},
 		{"no weight", annotateSlice("fairlead.io/weight", ""), "InvalidWeight", "0 to 1000"},
-		{"misspelt annotation", annotateSlice("fairlead.io/wait", "5"), "UnknownAnnotation", "fairlead.io/weight"},
+		{"misspelled annotation", annotateSlice("fairlead.io/wait", "5"), "UnknownAnnotation", "fairlead.io/weight"},
 		{"annotation of another kind", annotateSlice("fairlead.io/algorithm", "x"), "MisplacedAnnotation", "a Service"},
 	}
 	for _, test := range tests {

@@ -429,7 +429,7 @@ func TestDirectCollected(t *testing.T) {
 		}{
 			{"begun", []byte{syn}, half}, {"established", []byte{syn, ack}, open}, {"ended", []byte{syn, ack, fin | ack, ack}, closing},
 			{"met at its end", []byte{fin | ack}, closing}, {"begun with an end", []byte{syn | fin}, half},
-			{"dialled again with an end", []byte{syn, ack, syn | fin}, open},
+			{"dialed again with an end", []byte{syn, ack, syn | fin}, open},
 		} {
 			for _, flags := range c.flags {
 				w.run(t, w.in, packet{from: f.client + ":4000", to: f.node + ":30080", proto: tcp, flags: flags}.bytes())

@@ -107,7 +107,7 @@ func (p *paced) send(t *testing.T, frame []byte, gso uint32) (verdict string, at
 	return verdict, out.Tstamp
 }
 
-// try runs a program on a frame, and returns the verdict, the context and the frame afterwards.
+// try runs a program on a frame, and returns the verdict, the context and the frame afterward.
 func (p *paced) try(t *testing.T, program string, in skbtimed, frame []byte) (verdict string, out skbtimed, after []byte) {
 	t.Helper()
 	run := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: in, ContextOut: &out}

@@ -12,7 +12,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// masked runs a story in a house whose pods share the node's addresses towards the outside, past
+// masked runs a story in a house whose pods share the node's addresses toward the outside, past
 // the stack and through it.
 func masked(t *testing.T, story func(t *testing.T, h *house, f family, hops byte)) {
 	t.Helper()

@@ -92,7 +92,7 @@ func TestWaitingOnTheLink(t *testing.T) {
 			{"a later fragment", datagram{from: link6, to: gateway6, proto: udp, fragment: 100, payload: make([]byte, 64)}.bytes(), true},
 			{"to a group of the link", udpFrom(link6, "4000", everyone, "80"), true},
 			{"by its own address", udpFrom(pod6, "4000", gateway6, "80"), true},
-			{"who asks for a neighbour", icmpFrom(link6, gateway6, 135, about(gateway6)), false},
+			{"who asks for a neighbor", icmpFrom(link6, gateway6, 135, about(gateway6)), false},
 			{"who listens to a group", listening(link6), false},
 		} {
 			for _, netkit := range []bool{false, true} {

@@ -278,7 +278,7 @@ func (r *races) accesses(t *testing.T) int {
 	return int(n)
 }
 
-// meet runs the program, with the first n steps before an access and the rest afterwards. It
+// meet runs the program, with the first n steps before an access and the rest afterward. It
 // returns as an error what is acceptable where the steps come too late.
 func (r *races) meet(t *testing.T, what string, race race, in packet, f family, at, n int) (late error) {
 	t.Helper()

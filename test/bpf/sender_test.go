@@ -165,7 +165,7 @@ func frames() []sent {
 		{"to IPv4, written as of IPv6", tcpFrom(pod6, "::ffff:"+other4), "", "spoofed", true},
 		{"nobody's, IPv4", tcpFrom("0.0.0.0", outside4), "", "spoofed", false},
 		{"nobody's, IPv6", tcpFrom("::", outside6), "", "spoofed", false},
-		{"nobody's, IPv6, to a neighbour", udpFrom("::", "1", everyone, "2"), "", "spoofed", false},
+		{"nobody's, IPv6, to a neighbor", udpFrom("::", "1", everyone, "2"), "", "spoofed", false},
 		{"its link's address, to beyond", tcpFrom(link6, other6), "", "spoofed", false},
 		{"its link's address, to a group beyond", udpFrom(link6, "1", "ff05::2", "2"), "", "spoofed", false},
 
@@ -202,7 +202,7 @@ func frames() []sent {
 		{"what groups it listens to", listening(link6), "", "pass", false},
 		{"what groups, from nobody", listening("::"), "", "pass", false},
 		{"what groups, another's", listening(other6), "", "spoofed", false},
-		{"to a neighbour by a name of the link", udpFrom(link6, "5353", "ff02::fb", "5353"), "", "pass", false},
+		{"to a neighbor by a name of the link", udpFrom(link6, "5353", "ff02::fb", "5353"), "", "pass", false},
 
 		{"who has an address for me", udpFrom("0.0.0.0", "68", "255.255.255.255", "67"), "", "pass", false},
 		{"who has one, to one host", udpFrom("0.0.0.0", "68", outside4, "67"), "", "spoofed", false},
@@ -220,7 +220,7 @@ func frames() []sent {
 
 		{"with a tag", tagged(tcpFrom(pod4, outside4)), "", "protocol", true},
 		{"of no protocol that is spoken here", ofType(tcpFrom(pod4, outside4), 0x88cc), "", "protocol", true},
-		{"labelled", ofType(tcpFrom(pod4, outside4), 0x8847), "", "protocol", true},
+		{"labeled", ofType(tcpFrom(pod4, outside4), 0x8847), "", "protocol", true},
 		{"of IPv4, but says IPv6", ofType(tcpFrom(pod4, outside4), 0x86dd), "", "malformed", true},
 		{"of IPv6, but says IPv4", ofType(tcpFrom(pod6, outside6), 0x0800), "", "malformed", true},
 		{"half of a header", tcpFrom(other4, outside4)[:40], "", "malformed", true},

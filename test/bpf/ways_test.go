@@ -33,7 +33,7 @@ func waysCases() []waysCase {
 		{name: "the agent is away since a moment", seen: -1, changed: -2, until: -1, asks: true},
 		{name: "the agent is away for long", seen: -1, changed: -1 << 20, until: -1 << 20, asks: true},
 		{name: "the agent is away, but it has asked in this tick", seen: 0, changed: -2, until: -1},
-		{name: "the neighbour is not known", seen: -1, changed: -2, until: 3, incomplete: true, asks: true},
+		{name: "the neighbor is not known", seen: -1, changed: -2, until: 3, incomplete: true, asks: true},
 		// The tick number is small in this test, so these are on both sides of zero.
 		{name: "used before the clock went round", seen: -3, changed: -1, until: 3, asks: true},
 		{name: "changed and used before the clock went round", seen: -3, changed: -4, until: 3},

@@ -49,7 +49,7 @@ func former(n *node, name string) *rig.Netns {
 func TestBesideAnotherPlugin(t *testing.T) {
 	n := newNodeOf(t, func(n *node) { bridge(n); rig.Address(t, n.ns, "lo", "192.0.2.1/32", "2001:db8::1/128") }, "10.1.0.0/29", "fd00:1::/125")
 	old, routed := former(n, "old"), rig.NewNetns(t, "routed")
-	former(n, "idle") // or the kernel would forget the bridge's neighbours when the other pod goes
+	former(n, "idle") // or the kernel would forget the bridge's neighbors when the other pod goes
 	rig.Address(t, old, "eth0", "10.1.0.2/29", "fd00:1::2/125")
 	rig.Route(t, old, "0.0.0.0/0", "10.1.0.1")
 	rig.Route(t, old, "::/0", "fd00:1::1")

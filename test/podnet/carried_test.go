@@ -96,7 +96,7 @@ type town struct {
 	pods    []*pod
 }
 
-// Addresses, by whether they are IPv4: of the host outside, of the node towards it, and the one
+// Addresses, by whether they are IPv4: of the host outside, of the node toward it, and the one
 // from which the node speaks to pods.
 var (
 	outsiders = map[bool]netip.Addr{true: netip.MustParseAddr("198.51.100.7"), false: netip.MustParseAddr("2001:db8:1::7")}

@@ -435,7 +435,7 @@ func TestFabricScale(t *testing.T) {
 			gone := wait("one less", many-1)
 			each := uint64(2) // a route of each family
 			if mode == fabric.VXLAN {
-				each = 4 // and a neighbour of each
+				each = 4 // and a neighbor of each
 			}
 			if came, went := one.Changes-first.Changes, gone.Changes-one.Changes; came != each || went != each {
 				t.Errorf("a node that came took %d changes, and one that went %d, want %d", came, went, each)

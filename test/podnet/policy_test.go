@@ -118,7 +118,7 @@ func (g *guarded) firstTo(node int, is4 bool) netip.Addr {
 	return g.objects[0].PodCIDRs[at].Addr()
 }
 
-// publish adds the namespace and the pods, which are labelled by their role, to an API server.
+// publish adds the namespace and the pods, which are labeled by their role, to an API server.
 func (g *guarded) publish(t *testing.T, s *objectServer) {
 	t.Helper()
 	s.tell(t, namespacesPath, watch.Added, &corev1.Namespace{

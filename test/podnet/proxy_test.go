@@ -17,7 +17,7 @@ import (
 )
 
 // proxy is a proxy for what pods dial: it tells the client in a line the proxy's name, whom the
-// client has dialled and who the client is, and then dials that address and forwards what either
+// client has dialed and who the client is, and then dials that address and forwards what either
 // side sends.
 func proxy(args []string) int {
 	for _, host := range []string{"127.0.0.1:", "[::1]:"} {
@@ -235,7 +235,7 @@ var (
 	quay = map[bool]string{true: "198.51.100.1", false: "2001:db8:1::1"}
 )
 
-// TestProxy checks that a pod's proxy gets what the pod dials, sees the address that it dialled,
+// TestProxy checks that a pod's proxy gets what the pod dials, sees the address that it dialed,
 // and answers from that address: whatever it is, also a Service's, and whether the node has a route
 // to it or not. Pods without a proxy, and connections to the pod, are left alone.
 func TestProxy(t *testing.T) {

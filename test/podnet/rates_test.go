@@ -145,7 +145,7 @@ func answersDirectly(t *testing.T, client *rig.Netns, front, back *node, at neti
 	answered := func(all int) float64 {
 		return drained(t, rig.NewChild(t, nil, client, "beckon", netip.AddrPortFrom(at, 7).String(), strconv.Itoa(all)))
 	}
-	// Let the nodes learn their neighbours first: while a neighbour is unknown, only a few packets
+	// Let the nodes learn their neighbors first: while a neighbor is unknown, only a few packets
 	// are kept for it.
 	answered(2 * datagrams)
 	passed := back.pace(false)

@@ -124,7 +124,7 @@ func TestRecordsLost(t *testing.T) {
 	}
 }
 
-// TestRecordsAndNeighboursLost checks that a pod without records and neighbour entries is named as
+// TestRecordsAndNeighboursLost checks that a pod without records and neighbor entries is named as
 // one whose source addresses are not checked, until the runtime asks about it.
 func TestRecordsAndNeighboursLost(t *testing.T) {
 	t.Parallel() // it mostly waits

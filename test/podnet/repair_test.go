@@ -16,7 +16,7 @@ import (
 )
 
 // TestRoutesComeBack checks that routes to pods that somebody removes, as systemd-networkd does
-// when it restarts, come back, and their neighbour entries too.
+// when it restarts, come back, and their neighbor entries too.
 func TestRoutesComeBack(t *testing.T) {
 	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")
 	p := n.pod("a")

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Do keeps a function on its CPU, and afterwards the thread may run on any CPU again.
+// Do keeps a function on its CPU, and afterward the thread may run on any CPU again.
 func TestCPU(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

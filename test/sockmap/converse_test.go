@@ -10,7 +10,7 @@ import (
 )
 
 // TestConverse checks that two ends that take turns bypass TCP once the programs have seen them do
-// so, by IPv4 and IPv6: between pods, of which one may listen on IPv6 and be dialled by IPv4, and
+// so, by IPv4 and IPv6: between pods, of which one may listen on IPv6 and be dialed by IPv4, and
 // between an application and its sidecar in the same pod.
 func TestConverse(t *testing.T) {
 	for _, addr := range []string{server4, server6, "mapped", "127.0.0.1", "::1"} {

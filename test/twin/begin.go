@@ -288,7 +288,7 @@ func (s *step) hasNoWay(backend Backend, reason Reason) bool {
 	return true
 }
 
-// lent is what has the ports towards a backend.
+// lent is what has the ports toward a backend.
 type lent struct {
 	ports, own, others int    // how many there are, a client's, and those of others that are not established
 	half               []*Row // those of the client that are not established
@@ -342,7 +342,7 @@ func (s *step) giveWay(back Flow, client netip.Addr) bool {
 	return true
 }
 
-// isCrowded reports whether most ports towards a backend are in use.
+// isCrowded reports whether most ports toward a backend are in use.
 func (s *step) isCrowded(backend netip.AddrPort, source netip.Addr) bool {
 	used := 0
 	for port := int(s.Ports[0]); port <= int(s.Ports[1]); port++ {

@@ -103,7 +103,7 @@ type Tables struct {
 	MACs              map[int]MAC        // of devices
 	Pods              map[netip.Addr]int // pods of this node, with their devices
 	PodMACs           map[int]MAC        // of the pod's end of its device
-	Ports             [2]uint16          // the first and the last that the node may use towards backends
+	Ports             [2]uint16          // the first and the last that the node may use toward backends
 	ExternalClusterIP bool
 }
 

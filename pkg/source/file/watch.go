@@ -105,7 +105,7 @@ func (w *watcher) watching() bool { return w.notify != nil && w.failed == "" }
 const maxPlans = 8
 
 // follow watches what there is to watch for a path. Changes between making the plan and watching
-// its directories cause no event, so follow compares the plan with a new one afterwards.
+// its directories cause no event, so follow compares the plan with a new one afterward.
 func (w *watcher) follow(path string) {
 	for range maxPlans {
 		w.watch(watchPlan(path))

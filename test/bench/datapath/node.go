@@ -85,7 +85,7 @@ func (n *node) lay(rows int) (err error) {
 	return limited.Do(func() error { return n.load(rows) })
 }
 
-// route gives the backend and the clients neighbours behind loopback, the device that test runs
+// route gives the backend and the clients neighbors behind loopback, the device that test runs
 // use. A node without a route back to its clients would refuse to serve them.
 func (n *node) route() error {
 	lo, err := netlink.LinkByName("lo")

@@ -15,7 +15,7 @@ import (
 	"fairlead.io/fairlead/test/bench/topology"
 )
 
-// ours is our programs on a node's device towards the client, attached as the agent does: those of
+// ours is our programs on a node's device toward the client, attached as the agent does: those of
 // tc always.
 type ours struct {
 	port  *topology.Port

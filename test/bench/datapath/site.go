@@ -57,7 +57,7 @@ type site struct {
 	name    string
 	flows   int
 	top     *topology.Topology
-	threads [2]*napi.Thread // of the nodes' devices towards the client
+	threads [2]*napi.Thread // of the nodes' devices toward the client
 	parts   parts
 }
 

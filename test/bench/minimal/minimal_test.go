@@ -9,7 +9,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// hopTo returns the hop from a host to its neighbour.
+// hopTo returns the hop from a host to its neighbor.
 func hopTo(from, to *topology.Host) Hop {
 	port := from.Port(to)
 	return Hop{Ifindex: port.Index, Local: port.MAC, Remote: port.Peer.MAC}

@@ -48,7 +48,7 @@ type NodePort struct {
 	// packets, which must be unfragmented, and leave the rest unchanged, for backends that answer
 	// their clients themselves. The other direction is not usable.
 	Wraps bool
-	// Clients and Nodes are the addresses, by family, of the only client, and of the node towards
+	// Clients and Nodes are the addresses, by family, of the only client, and of the node toward
 	// the backend. A NodePort with Flows does not need them.
 	Clients, Nodes []netip.Addr
 	Front, Back    Hop

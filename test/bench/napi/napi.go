@@ -2,7 +2,7 @@
 // machine.
 //
 // A device's received packets are usually processed in a softirq, on behalf of whatever happens to
-// run: the sender, a neighbour in another namespace, or something unrelated. The kernel does not
+// run: the sender, a neighbor in another namespace, or something unrelated. The kernel does not
 // record whose packet it was. But a device can be told to process its packets on its own thread.
 // Everything that happens to a packet until the next device has it, XDP, tc, the stack and the
 // firewall's rules, is then done on that thread, whose CPU time the kernel counts in nanoseconds.

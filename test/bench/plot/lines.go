@@ -13,7 +13,7 @@ const (
 	plotRight  = width - margin - 150 // the goals are to its right
 )
 
-// seriesColour returns the colour of a series' line, which is never a verdict's.
+// seriesColour returns the color of a series' line, which is never a verdict's.
 func seriesColour(i int) string {
 	list := []string{"#44546a", "#8a6fb0", "#3a8f7b", "#b0893a"}
 	return list[i%len(list)]
@@ -77,7 +77,7 @@ func (c *canvas) lines(p *panel, y float64) float64 {
 	return area.bottom + 24
 }
 
-// names draws the name of each series in its colour, in as many lines as needed.
+// names draws the name of each series in its color, in as many lines as needed.
 func (c *canvas) names(p *panel, y float64) float64 {
 	x := plotLeft
 	for i, s := range p.series {
@@ -113,7 +113,7 @@ func (c *canvas) goals(p *panel, area plane) {
 	}
 }
 
-// curve draws one series: its line, a dot at each point in the colour of the verdict, and the
+// curve draws one series: its line, a dot at each point in the color of the verdict, and the
 // figure above it. In a panel of several series the figures would overlap, so they are only in the
 // dots' titles.
 func (c *canvas) curve(p *panel, area plane, s series, colourOfLine string) {

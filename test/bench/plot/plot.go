@@ -27,7 +27,7 @@ const (
 	spacing = 34.0 // between panels
 )
 
-// Colours that people with any colour vision can tell apart, and grey for the unknown.
+// Colors that people with any color vision can tell apart, and gray for the unknown.
 const (
 	ink   = "#1f2933"
 	faint = "#6b7785"
@@ -35,7 +35,7 @@ const (
 	paper = "#ffffff"
 )
 
-// colour returns the colour of a verdict.
+// colour returns the color of a verdict.
 func colour(v result.Verdict) string {
 	switch v {
 	case result.Pass:
@@ -80,7 +80,7 @@ func Draw(w io.Writer, p Picture) error {
 	return nil
 }
 
-// legend explains the colours and the goal mark.
+// legend explains the colors and the goal mark.
 func (c *canvas) legend(x, y float64) {
 	for _, v := range []result.Verdict{result.Pass, result.Miss, result.Inconclusive} {
 		c.rect(box{x, y - 10, 12, 12}, colour(v), "")

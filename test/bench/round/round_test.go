@@ -166,7 +166,7 @@ func TestCancelledRun(t *testing.T) {
 	}}
 	_, err := Run(ctx, Plan{Variants: []Variant{quits}, Rounds: 9, Now: c.time})
 	if !errors.Is(err, context.Canceled) {
-		t.Errorf("have error %v, want that it was cancelled", err)
+		t.Errorf("have error %v, want that it was canceled", err)
 	}
 }
 

@@ -1,7 +1,7 @@
 // Command socket measures what the socket programs cost a client: requests over a connection,
 // connections, and datagrams, through few and through many services, compared with the same traffic
 // directly to the pod, with programs that do the least possible, and with kube-proxy's rules. It
-// also measures where the record of what a socket dialled is cheapest.
+// also measures where the record of what a socket dialed is cheapest.
 package main
 
 import (

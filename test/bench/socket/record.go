@@ -10,7 +10,7 @@ import (
 	"fairlead.io/fairlead/test/bench/minimal/limited"
 )
 
-// record is a place for the record of what a connected socket dialled. Its number is that in
+// record is a place for the record of what a connected socket dialed. Its number is that in
 // bpf/records.c.
 type record struct {
 	name   string

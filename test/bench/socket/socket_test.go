@@ -116,7 +116,7 @@ func TestWays(t *testing.T) {
 	}
 }
 
-// With every record a socket learns the address that it dialled; without one it learns the
+// With every record a socket learns the address that it dialed; without one it learns the
 // backend's.
 func TestRecords(t *testing.T) {
 	s := newStage(t, 1)

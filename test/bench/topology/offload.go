@@ -30,7 +30,7 @@ type etherRequest struct {
 }
 
 // setOffloads configures an interface in the namespace of the calling thread, and fails if the
-// kernel's settings afterwards differ from the requested ones.
+// kernel's settings afterward differ from the requested ones.
 func setOffloads(name string, want Offloads) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package topology sets up the environment of benchmarks: hosts, which are network namespaces, and
-// wires between them, which are veths. IP addresses, hardware addresses and neighbours are fixed,
+// wires between them, which are veths. IP addresses, hardware addresses and neighbors are fixed,
 // so that programs can use them as constants and nothing is resolved during a measurement.
 // Everything ends with the process; only if the process is killed, the empty directory of the
 // cgroup remains.

@@ -94,7 +94,7 @@ func (p *Port) configure(knobs Knobs) error {
 			IP: p.Peer.Addr(family).AsSlice(), HardwareAddr: p.Peer.MAC,
 		}
 		if err := handle.NeighSet(neighbour); err != nil {
-			return fmt.Errorf("add neighbour %s: %w", p.Peer.Addr(family), err)
+			return fmt.Errorf("add neighbor %s: %w", p.Peer.Addr(family), err)
 		}
 	}
 	if knobs.Offloads == nil {
@@ -103,7 +103,7 @@ func (p *Port) configure(knobs Knobs) error {
 	return p.Host.Do(func() error { return setOffloads(p.Name, *knobs.Offloads) })
 }
 
-// routeAll adds default routes through a neighbour.
+// routeAll adds default routes through a neighbor.
 func (h *Host) routeAll(via *Host) error {
 	for family, all := range map[Family]netip.Addr{IPv4: netip.IPv4Unspecified(), IPv6: netip.IPv6Unspecified()} {
 		if err := h.AddRoute(netip.PrefixFrom(all, 0), h.Port(via).Peer.Addr(family)); err != nil {
@@ -113,7 +113,7 @@ func (h *Host) routeAll(via *Host) error {
 	return nil
 }
 
-// route adds routes to a port's addresses through a neighbour.
+// route adds routes to a port's addresses through a neighbor.
 func (h *Host) route(to *Port, via *Host) error {
 	for _, family := range []Family{IPv4, IPv6} {
 		if err := h.AddRoute(to.Prefix(family), h.Port(via).Peer.Addr(family)); err != nil {

@@ -76,7 +76,7 @@ func (p Place) Do(fn func() error) error {
 	return err
 }
 
-// onThread runs a function on a thread that is not used afterwards, since fn may leave it in other
+// onThread runs a function on a thread that is not used afterward, since fn may leave it in other
 // namespaces.
 func onThread(fn func() error) error {
 	done := make(chan error)

@@ -33,7 +33,7 @@ func TestFollow(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := newReport(t.TempDir(), "M", jobs)
-			err := r.follow(strings.NewReader(test.text), time.Hour, func(err error) { t.Errorf("cancelled: %v", err) })
+			err := r.follow(strings.NewReader(test.text), time.Hour, func(err error) { t.Errorf("canceled: %v", err) })
 			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("error %v, want %q", err, test.want)
 			}

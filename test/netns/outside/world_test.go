@@ -54,7 +54,7 @@ type settings struct {
 	xdp      string // the XDP mode
 	mtu      int    // of every device; 0 for 1500
 	sums     bool   // senders leave checksums to the device, and packets inside the machine are large
-	narrow   int    // the MTU of the router towards the client, if smaller
+	narrow   int    // the MTU of the router toward the client, if smaller
 	devices  string // of nodes; "" for auto
 	services bool   // add the services that the tests of paths use
 	link     int    // kind of link that connects the nodes

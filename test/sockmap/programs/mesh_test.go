@@ -188,7 +188,7 @@ func (w *world) past() map[direction]uint64 {
 }
 
 // TestMeshByPorts checks that a policy that names the ports of the sidecars lets the connections to these bypass TCP, to
-// which the mesh's rules redirect what is dialled elsewhere, and not those to the app.
+// which the mesh's rules redirect what is dialed elsewhere, and not those to the app.
 func TestMeshByPorts(t *testing.T) {
 	w := newWorld(t)
 	rules := map[sockmap.Place]sockmap.Rules{}

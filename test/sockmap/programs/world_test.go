@@ -100,7 +100,7 @@ func newWorldExcept(t *testing.T, except ...string) *world {
 }
 
 // listens waits until something listens at a port in a pod. It does not dial: a proxy that is
-// dialled directly may dial itself in turn.
+// dialed directly may dial itself in turn.
 func (w *world) listens(pod, port int) {
 	w.T.Helper()
 	listening := regexp.MustCompile(fmt.Sprintf(`(?m)^ *\d+: [0-9A-F]+:%04X [0-9A-F:]+ 0A `, port))

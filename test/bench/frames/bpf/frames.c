@@ -44,7 +44,7 @@ int source(struct xdp_md *ctx)
 	return bpf_redirect_map(&source_port, 0, XDP_ABORTED);
 }
 
-/* Runs on frames that are dropped afterwards, to find out whether the kernel makes any. */
+/* Runs on frames that are dropped afterward, to find out whether the kernel makes any. */
 SEC("xdp")
 int source_only(struct xdp_md *ctx)
 {

@@ -35,7 +35,7 @@ static __always_inline const struct hop *hop_load(void)
 	return known;
 }
 
-/* Addresses a frame to the next hop. Frames to groups are left alone, since they include neighbour
+/* Addresses a frame to the next hop. Frames to groups are left alone, since they include neighbor
  * discovery. */
 static __always_inline int hop_write(void *data, void *end)
 {

@@ -6,8 +6,8 @@
 #include "wrap.h"
 
 enum {
-	PORT_BACK,  /* towards the backend */
-	PORT_FRONT, /* towards the client */
+	PORT_BACK,  /* toward the backend */
+	PORT_FRONT, /* toward the client */
 	PORTS,
 };
 

@@ -44,7 +44,7 @@ func Check() error {
 }
 
 // with runs fn with other capabilities in effect. The kernel ignores capabilities that are merely
-// permitted until the thread raises them again, which with does afterwards.
+// permitted until the thread raises them again, which with does afterward.
 func with(want set, fn func() error) (err error) {
 	runtime.LockOSThread()
 	before, err := effective()

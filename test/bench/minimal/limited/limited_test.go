@@ -42,7 +42,7 @@ func load() error {
 	return prog.Close()
 }
 
-// Programs load, operations that need CAP_SYS_ADMIN fail, and afterwards they work again.
+// Programs load, operations that need CAP_SYS_ADMIN fail, and afterward they work again.
 func TestDo(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)

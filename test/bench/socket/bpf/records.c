@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the socket programs with other places for the record of what a connected socket dialled, to
+/* This file contains the socket programs with other places for the record of what a connected socket dialed, to
  * measure the cost of each place. Everything else is the product's own source. */
 
 #include <linux/bpf.h>

@@ -13,7 +13,7 @@ type Judged struct {
 	News   string // how it differs from the expectation, or ""
 }
 
-// Verdict is the judgement on a run.
+// Verdict is the judgment on a run.
 type Verdict struct {
 	Specs    []Judged
 	Problems []string // any one makes the run bad
