@@ -47,8 +47,8 @@ func reasonsOfPods() []Reason {
 			Word: "spoofed", Stops: true, What: dropped + " A packet that comes in from a device is dropped too if it has the source of a flow of one of this node's pods.",
 			Cause: "Its source is not one of the pod's addresses. Something in the pod forges addresses, or the pod forwards for others, as a " +
 				"router, a VPN or a virtual machine with a network of its own does.",
-			Cure: "If the pod is meant to forward, exempt it (docs/pod-network.md says how): the drop is what keeps " +
-				"pods from speaking for each other. Otherwise look into the pod: `fairlead monitor --reason spoofed` shows what it sends.",
+			Cure: "If the pod is meant to forward, exempt it (docs/pod-network.md says how): this check keeps pods from posing as each other. " +
+				"Otherwise look into the pod: `fairlead monitor --reason spoofed` shows what it sends.",
 		},
 		{
 			Word: "spoofed-link", Stops: true, What: dropped,
@@ -66,17 +66,17 @@ func reasonsOfPods() []Reason {
 		{
 			Word: "router", Stops: true, What: dropped,
 			Cause: "A router advertisement or a redirect: the pod tells others to send through it.",
-			Cure:  "Turn it off in the pod (radvd, or a container runtime within the pod). Nothing would act on it.",
+			Cure:  "Turn it off in the pod (radvd, or a container runtime within the pod). Nothing would follow it anyway.",
 		},
 		{
 			Word: "dhcp", Stops: true, What: dropped,
 			Cause: "The pod answers as a DHCP server, from UDP port 67 or 547.",
-			Cure:  "A server for machines outside needs the host's network (hostNetwork), since its answers are for a link that a pod is not on.",
+			Cure:  "A server for machines outside needs the host's network (hostNetwork), since a pod is not on the link of those machines.",
 		},
 		{
 			Word: "loopback", Stops: true, What: dropped,
-			Cause: "Its destination is a loopback address (127.0.0.0/8 or ::1), which is on no wire: something tries to reach what listens on " +
-				"the node's own.",
+			Cause: "Its destination is a loopback address (127.0.0.0/8 or ::1), which never leaves a host: something tries to reach what listens " +
+				"on the node's own loopback addresses.",
 			Cure: "Nothing: no honest pod sends this. If it goes on, look into the pod.",
 		},
 		{
@@ -91,11 +91,11 @@ func reasonsOfPods() []Reason {
 			Cure:  "Nothing, if it is rare. Otherwise a program in the pod builds its own packets, and builds them wrong.",
 		},
 		{
-			Word: "no-proxy", Stops: true, What: dropped + " It would open a connection.",
+			Word: "no-proxy", Stops: true, What: dropped + " The packet would open a connection.",
 			Cause: "Nothing listens where the pod's connections should go: the proxy that its annotation fairlead.io/l7-proxy names has ended or " +
 				"has not started, it listens at other than loopback addresses or not for this family, several processes share its port " +
 				"(SO_REUSEPORT) on a kernel before 6.6, or the agent's option `--l7-proxies` has no proxy of that name. On a node with " +
-				"proxies this also happens for the moment until the Pod is known.",
+				"proxies this also happens until the Pod object is known.",
 			Cure: "`fairlead map dump pods` shows the port, `ss -ltn` on the node what listens there, `fairlead status` the names that are not " +
 				"known. If pods may do without the proxy, append `:pass` to it in `--l7-proxies`.",
 		},
@@ -118,8 +118,8 @@ func reasonsOfPods() []Reason {
 		{
 			Word: "jam", Stops: true,
 			What: "A packet to the pod is dropped: when it comes to the node, or at the device of the pod that it is for or from.",
-			Cause: "The pod is sent more than its annotation kubernetes.io/ingress-bandwidth allows, and this packet would have to wait for more " +
-				"than half a second, or less if packets have less than 256 bytes on average.",
+			Cause: "The pod receives more than its annotation kubernetes.io/ingress-bandwidth allows, and this packet would have to wait for " +
+				"more than half a second, or less if packets have less than 256 bytes on average.",
 			Cure: "TCP senders are slowed down before anything is lost, unless so many connections send at once that two segments of each are " +
 				"more than may wait. Make programs that send datagrams slow down, or raise the annotation: `fairlead bandwidth list` shows " +
 				"how much each pod receives.",
@@ -127,23 +127,24 @@ func reasonsOfPods() []Reason {
 		{
 			Word: "forged", Stops: true,
 			What: "A pod's packet is dropped at its device.",
-			Cause: "It looks as if a node had forwarded it to a backend on another node, which would take it for that (direct server return): it " +
-				"has the option of `--dsr=opt`, is in an IP header and for a frontend, or is Geneve with the option class 0xff1d.",
-			Cure: "Find out what the pod sends: `fairlead monitor` names it. If it has tunnels of its own, let them lead elsewhere than to " +
+			Cause: "It looks as if a node had forwarded it to a backend on another node, and the other node would accept it as such (direct " +
+				"server return): it has the option of `--dsr=opt`, is IP in IP to a frontend, or is Geneve with the option class 0xff1d.",
+			Cure: "Find out what the pod sends: `fairlead monitor` names the pod. If it has tunnels of its own, do not let them lead to " +
 				"addresses of Services, and give options of Geneve another class.",
 		},
 		{
 			Word: "tunnel-port", Stops: true,
 			What: "A packet for the tunnel between nodes (`--routing=vxlan`, UDP 8472) is dropped: at a pod's device, or as it comes in to this node from a port below 61000.",
-			Cause: "A pod sends to the tunnel of a node, or something outside does from a port that no node's tunnel has. It may be an attempt to speak for other pods. " +
-				"A pod's VXLAN to other pods is not concerned.",
+			Cause: "A pod sends to the tunnel of a node, or something outside does from a source port that no node's tunnel uses. It may be an " +
+				"attempt to pose as other pods. A pod's VXLAN to other pods is not affected.",
 			Cure: "Look into the sender: `fairlead monitor --reason tunnel-port`. A VXLAN of your own between pods and nodes needs another port. Nodes that run a version before this check " +
 				"send from other ports: [upgrade in two steps](migration.md#from-kube-proxy).",
 		},
 		{
 			Word: "tunnel-source", Stops: true,
-			What:  "A packet that came out of the tunnel between nodes is dropped.",
-			Cause: "It was sent by something whose address no Node object lists, or its source belongs to another node or its pods, or can be no host's.",
+			What: "A packet that came out of the tunnel between nodes is dropped.",
+			Cause: "It was sent by something whose address no Node object lists, or its source belongs to another node or its pods, or is one " +
+				"that no host can have.",
 			Cure: "`fairlead map dump cluster_nodes` and `fairlead map dump node_sources` show what is known; `fairlead monitor --reason tunnel-source` shows the packets. " +
 				"If a Node has addresses that it does not list, list them. Otherwise somebody forges packets: keep UDP 8472 open to nodes alone.",
 		},
@@ -152,8 +153,9 @@ func reasonsOfPods() []Reason {
 			What: "A packet that came in by a device of the node, and not by a pod's, is dropped.",
 			Cause: "Its source is the address of a pod of this node, which sends by its own device only. Or it is for a pod of this node, or for a " +
 				"Service, from a pod of another node, and has not come through the tunnel (`--routing=vxlan`).",
-			Cure: "`fairlead monitor --reason pod-source` shows the packets. Somebody on the network forges them, or sends a pod's own packets back: " +
-				"have the network filter sources. While nodes change to `--routing=vxlan` one by one, the pods of the others are not heard.",
+			Cure: "`fairlead monitor --reason pod-source` shows the packets. Somebody on the network forges them, or sends a pod's own packets " +
+				"back: have the network filter sources. While nodes change to `--routing=vxlan` one by one, packets from pods of the other " +
+				"nodes are dropped.",
 		},
 	}
 }
@@ -162,25 +164,26 @@ func reasonsOfServices() []Reason {
 	return []Reason{
 		{
 			Word: "no-backend", Stops: true,
-			What: "A socket's connect or send is refused with ECONNREFUSED. A packet from outside is answered by the node: nothing listens " +
-				"there.",
+			What: "A socket's connect or send is refused with ECONNREFUSED. A packet from outside is answered by the node as if nothing " +
+				"listened there.",
 			Cause: "The Service has no endpoint that may be used in the scope that applies: none is ready and none is draining, or its traffic " +
 				"policy is Local and none is on this node.",
 			Cure: "`fairlead service list` shows Services without backends, and `fairlead explain` which scope applies. Check the readiness of " +
-				"the pods. A load balancer that sends traffic of policy Local to a node without endpoints does not use the health check port.",
+				"the pods. If a load balancer sends traffic to a node without endpoints although the policy is Local, it does not use the " +
+				"health check port.",
 		},
 		{
 			Word: "table-race", Stops: true,
 			What: "A socket call is refused, or a packet is dropped. The next try succeeds.",
 			Cause: "The Service's endpoints changed faster than the program could follow, several times within a microsecond. This is more " +
-				"likely if the program lost its processor in between.",
+				"likely if the program was interrupted in between.",
 			Cure: "Nothing, if it is rare. If it goes on, find what keeps changing the EndpointSlices: `fairlead status` shows how many passes " +
 				"there are.",
 		},
 		{
 			Word: "bad-table", Stops: true,
 			What:  "A socket call is refused, or a packet is dropped.",
-			Cause: "A row leads outside its map: another program wrote into the maps, or this is a bug in fairlead.",
+			Cause: "A row points outside its map: another program wrote into the maps, or this is a bug in fairlead.",
 			Cure: "`fairlead verify --repair` finds and repairs it, and the agent does so by itself every minute. Please report it, with the " +
 				"output of verify.",
 		},
@@ -229,62 +232,64 @@ func reasonsOfFlows() []Reason {
 			Word: "fragment", Stops: true,
 			What: "The packet is dropped.",
 			Cause: "It is the first fragment of a packet to a Service, and ends within the TCP or SCTP header, which no honest sender produces. " +
-				"Or it is SCTP and would get another port, which cannot be done: its checksum depends on how much is still to come.",
+				"Or it is SCTP whose port has to be translated, which cannot be done: the new checksum depends on how many bytes are still to " +
+				"come.",
 			Cure: "For SCTP: give the Service the same port as its pods, or make sure that the sender knows the MTU, so that it sends no " +
 				"fragments. Otherwise nothing: it is a scan, or an attempt to get past a filter.",
 		},
 		{
 			Word: "ttl", Stops: true,
-			What:  "The packet is dropped, and its sender is told by ICMP.",
-			Cause: "It has used up its hops. A traceroute does that on purpose; otherwise there is a loop.",
+			What:  "The packet is dropped, and its sender gets an ICMP error.",
+			Cause: "Its TTL (IPv6: hop limit) has run out. A traceroute does that on purpose; otherwise there is a loop.",
 			Cure:  "Trace the route between the nodes and to the backends: each packet should pass a node once on its way.",
 		},
 		{
 			Word: "too-big", Stops: true,
 			What: "The packet is dropped, and ICMP tells its sender how much the next link takes.",
 			Cause: "The path to the backend has a smaller MTU than the path here, and the packet may not be fragmented: it is IPv6, has the " +
-				"don't-fragment flag, or would be forwarded with `--dsr`. This is how senders find the MTU of a path, once for each.",
+				"don't-fragment flag, or would be forwarded with `--dsr`. This is how senders find the MTU of a path, once for each path.",
 			Cure: "Nothing, unless it goes on: then something between here and the sender drops ICMP, or the sender ignores it. Let ICMP pass, " +
 				"or give both links the same MTU.",
 		},
 		{
 			Word: "stray", Stops: true,
 			What: "The packet is dropped.",
-			Cause: "Another node forwarded it with `--dsr` for a backend on this node to answer, but what the client dialed is no frontend known " +
-				"here, or it is an answer, which nodes don't forward. Or it was given back (see `given-back`) for a flow that has gone on for more " +
-				"than half a minute. Nodes learn of a change one after another, so a few of these are harmless. The packets may also be " +
-				"forged.",
+			Cause: "Another node forwarded it with `--dsr` for a backend on this node to answer, but the address that the client connected to is " +
+				"no frontend that this node knows, or the packet is a reply, which nodes don't forward. Or it was given back (see " +
+				"`given-back`) for a flow that has gone on for more than half a minute. Nodes learn of a change one after another, so a few " +
+				"of these are harmless. The packets may also be forged.",
 			Cure: "If it goes on, compare `fairlead service list` on both nodes, and check whether this node's agent follows the API server.",
 		},
 		{
 			Word: "given-back",
-			What: "The packet continues through the node that forwarded it here with `--dsr`, which gives its flow an address of its own " +
+			What: "The packet continues through the node that forwarded it here with `--dsr`, which gives the flow its own address as source " +
 				"(SNAT). It is counted on the backend's node, once for most flows.",
-			Cause: "An answer to the client would not leave by a device on which it gets the right source: the client is a process or a pod of " +
-				"this node, or is reached through a device that is not in `--devices`. Or the Service that the client dialed has no such " +
-				"backend here, as far as this node knows: nodes learn of endpoints one after another.",
-			Cure: "Nothing, if these are clients inside. For clients outside, add the device that leads to them to `--devices`. Until then " +
-				"their backends see a node's address.",
+			Cause: "A reply to the client would not leave by a device on which it can get the right source address: the client is a process or a " +
+				"pod of this node, or is reached through a device that is not in `--devices`. Or the Service that the client dialed has no " +
+				"such backend here, as far as this node knows: nodes learn of endpoints one after another.",
+			Cure: "Nothing, if these are clients in the cluster. For clients outside, add the device that leads to them to `--devices`. Until " +
+				"then their backends see a node's address.",
 		},
 		{
 			Word: "no-port", Stops: true,
 			What: "The first packet of a flow is dropped, and its client gets a TCP reset, or else an ICMP error (port unreachable; both " +
 				"families), as from a service without backends. A client that tries again may succeed.",
 			Cause: "Nearly every port that this node may use toward one backend on another node is in use, or, for packets of pods, toward one " +
-				"address, port and protocol outside, by flows that are established, or by others of clients that have fewer ports than this " +
-				"one. If pods are masqueraded, each of the two has half of `--snat-ports`, and one pod half of the pods' half.",
+				"address, port and protocol outside. The ports are taken by flows that are established, or by flows of clients that have " +
+				"fewer ports than this one. If pods are masqueraded, half of `--snat-ports` is for clients outside and half for pods, and one " +
+				"pod may use half of the latter.",
 			Cure: "`fairlead status` names the destination, and whose flows use its ports. Use more backends, or spread the clients over more " +
 				"nodes. externalTrafficPolicy: Local and `--dsr` need no port. Look for flows that never end, and for a pod that opens many: " +
 				"`fairlead conntrack list` shows them. A larger `--snat-ports` has more room, and `--conntrack-max` has nothing to do with it.",
 		},
 		{
 			Word: "port-taken",
-			What: "A flow begins from the port of another, which was not established and is forgotten. It is counted without its bytes.",
+			What: "A new flow takes the port of another flow, which was not established and is forgotten. Its bytes are not counted.",
 			Cause: "Nearly every port toward one destination is in use, as with `no-port`: a client opens flow after flow, or somebody floods " +
-				"with first packets from forged addresses. The client's own flows give way first, then those that were begun or answered " +
-				"longest ago. Nothing happens to established flows.",
-			Cure: "Find who opens so many: `fairlead conntrack list`. With very many a second, or where answers take long, flows give way " +
-				"before they are established: a larger `--snat-ports` helps.",
+				"with first packets from forged addresses. The client's own flows lose their ports first, then those that were begun or " +
+				"answered longest ago. Established flows keep theirs.",
+			Cure: "Find who opens so many: `fairlead conntrack list`. With very many a second, or where answers take long, flows lose their " +
+				"ports before they are established: a larger `--snat-ports` helps.",
 		},
 		{
 			Word: "no-address", Stops: true,
@@ -301,7 +306,7 @@ func reasonsOfFlows() []Reason {
 		},
 		{
 			Word:  "flows-full",
-			What:  "The packet goes through, but its flow stays among those that others can push out.",
+			What:  "The packet goes through, but other flows can still push its flow out.",
 			Cause: "There is no room for another established flow.",
 			Cure: "Use `fairlead conntrack list` to find what opens the flows. The table grows by itself up to `--conntrack-max`, which " +
 				"`fairlead status` shows: raise it if the node has the memory. Flows that have ended make room by themselves after a while.",
@@ -316,7 +321,7 @@ func WriteReasons(w io.Writer) error {
 
 # What is dropped, and why
 
-Whatever the programs do not carry is counted once, by the hook where it ended and by its reason:
+Whatever the programs drop or refuse is counted once, with the hook where that happened and the reason:
 
 - ` + "`fairlead drops`" + ` shows the counts, and ` + "`fairlead drops --watch`" + ` how they grow.
 - The metrics ` + "`fairlead_drop_packets_total`" + ` and ` + "`fairlead_drop_bytes_total`" + ` have them with the labels ` + "`hook`" + ` and ` + "`reason`" + `.
