@@ -29,7 +29,7 @@ const (
 const intro = `This demo runs a fairlead agent on this machine. It creates two network namespaces, a cgroup and a BPF
 file system, and removes them at the end. It needs no Kubernetes: the agent reads a Service from a YAML file.
 
-  one namespace is a node      a client that opens TCP connections, and the agent's BPF programs
+  one namespace is a node      a client that opens TCP connections, in the cgroup with the agent's BPF programs
   the other has its backends   backend-11, backend-12 and backend-13: three servers that answer with their names,
                                at 10.1.0.11 to 10.1.0.13 and fd01::11 to fd01::13, port 8080
 
