@@ -14,12 +14,16 @@ import (
 // prose returns the pages that are written by hand or read like that, by their paths.
 func prose(t *testing.T) map[string]string {
 	t.Helper()
-	paths, err := filepath.Glob("../../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
+	paths := []string{"../../README.md", "../../bpf/README.md", "../../deploy/README.md", "../../test/bench/results.md"}
+	for _, pattern := range []string{"../../docs/*.md", "../../docs/design/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %d pages, %v", pattern, len(found), err)
+		}
+		paths = append(paths, found...)
 	}
 	pages := map[string]string{}
-	for _, path := range append(paths, "../../README.md", "../../bpf/README.md", "../../deploy/README.md") {
+	for _, path := range paths {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -1,7 +1,7 @@
 // Package sockmap lets two sockets of this node that converse hand each other their messages,
 // bypassing TCP. Programs watch the connections that rules admit. The Sockmap puts suitable ones
-// into a socket map, and takes them out again when they should use TCP. bpf/README.md explains why
-// that neither loses nor mixes up data, nor lets it pile up.
+// into a socket map, and takes them out again when they should use TCP. docs/design/socket-acceleration.md
+// explains why that neither loses nor mixes up data, nor lets it pile up.
 //
 // Everything is pinned and keeps working while no agent runs. A socket leaves the map only when no
 // data waits for it there, even when the feature is switched off or another version of the programs

@@ -1,7 +1,7 @@
 // Package twin is a second implementation of the packet path, a model to compare the BPF programs
 // with: what a node does with a packet from outside or from its pods, in plain Go. It was written
-// from bpf/README.md, docs/dsr.md and docs/drops.md without looking at the programs, and shares no
-// code with them. Where the programs may choose (a port, one backend of several), the model asks
+// from docs/design, docs/dsr.md and docs/drops.md without looking at the programs, and shares no code
+// with them. Where the programs may choose (a port, one backend of several), the model asks
 // what they chose, and checks that.
 package twin
 
