@@ -39,7 +39,7 @@ func reasonsOfPods() []Reason {
 			Word: "no-ports", Stops: true,
 			What: "The packet is dropped as it leaves the node.",
 			Cause: "A pod sends a protocol other than TCP, UDP, SCTP and ICMP to the outside, where it would need an address of the node. " +
-				"Without ports, answers cannot be assigned to a pod.",
+				"Without ports, answers cannot be assigned to a pod. Or an ICMP error or a fragment belongs to no flow that is known.",
 			Cure: "If the network outside knows the pods' addresses, say so with `--native-cidrs`. Otherwise run the program that speaks the " +
 				"protocol in the host's network.",
 		},
