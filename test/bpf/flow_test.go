@@ -48,7 +48,7 @@ func (l *session) reply(t *testing.T, name string, flags byte, seq uint32) {
 func (l *session) shake(t *testing.T) {
 	t.Helper()
 	l.reply(t, "answer", syn|ack, 1000)
-	l.request(t, "acknowledgement", ack, 1001)
+	l.request(t, "acknowledgment", ack, 1001)
 }
 
 // forget deletes a row of a map, as the LRU does when it needs the room.

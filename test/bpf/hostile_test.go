@@ -66,7 +66,7 @@ func TestEstablishedByItsEnd(t *testing.T) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 		l := w.dial(t, f, f.client+":4000", f.node+":30080", f.pod+":8080")
 		l.reply(t, "answer", syn|ack, 1000)
-		l.request(t, "acknowledgement and end", fin|ack, 1001)
+		l.request(t, "acknowledgment and end", fin|ack, 1001)
 		w.expectRows(t, 2, 0)
 		if row, ok := w.row(t, l.client, l.vip, tcp); !ok || row.State != uint8(bpf.MapsCtStateCT_CLOSING) {
 			t.Errorf("the client's direction is in state %d (%v), want %d", row.State, ok, bpf.MapsCtStateCT_CLOSING)

@@ -33,7 +33,7 @@ func TestWindow(t *testing.T) {
 		{"for long", bpf.MapsPodWindow{Part: free}, 220 * ms, false, bpf.MapsPodWindow{Part: equal, Flows: 1, Bytes: all + 1}},
 		{"for too long", bpf.MapsPodWindow{Part: free}, 700 * ms, false, bpf.MapsPodWindow{Part: equal, Flows: 1, Bytes: all + 1}},
 		{"with others", bpf.MapsPodWindow{Part: free, FlowsBefore: others}, 220 * ms, false, bpf.MapsPodWindow{Part: equal, Flows: 1, FlowsBefore: others, Bytes: all/64 + 1}},
-		{"an acknowledgement", bpf.MapsPodWindow{Part: equal}, 100 * ms, true, bpf.MapsPodWindow{Part: equal, Bytes: all + 1}},
+		{"an acknowledgment", bpf.MapsPodWindow{Part: equal}, 100 * ms, true, bpf.MapsPodWindow{Part: equal, Bytes: all + 1}},
 		{"still for long, in this turn", bpf.MapsPodWindow{Part: 12}, 400 * ms, false, bpf.MapsPodWindow{Part: 12, Flows: 1, Bytes: all*12/16 + 1}},
 		{"another turn", bpf.MapsPodWindow{Part: equal, Began: 300 * ms, Flows: others, FlowsBefore: 1}, 100 * ms, false, bpf.MapsPodWindow{Part: equal, Began: 1, Flows: 1, FlowsBefore: others, Bytes: all/64 + 1}},
 		{"too little comes", bpf.MapsPodWindow{Part: equal, Began: 300 * ms}, 30 * ms, false, bpf.MapsPodWindow{Part: equal + equal/4, Began: 1, Flows: 1, Bytes: all*5/4 + 1}},
