@@ -25,6 +25,7 @@ type attacker struct {
 
 	proxy  maps.Proxy // its pod's proxy, which is not there: nothing may open a connection
 	far    bool       // it is on another node, whose programs see its packets first
+	crowds bool       // it takes all ports that the node lends
 	spoils bool       // it also sends what is broken, with any fields of its socket buffer
 }
 
@@ -35,12 +36,12 @@ func attackers() []attacker {
 	ofPod := func(addr netip.Addr) bool { return podAddrs()[addr] == pod.pod }
 	ofOther := func(addr netip.Addr) bool { return addr == farPod(addr.Is4()) || addr == pools()[addr.Is4()].peers[0] }
 	sockets := map[string]func(*forger) draft{
-		"plain": (*forger).plain, "geneve in UDP": (*forger).geneve, "vxlan in UDP": (*forger).vxlan,
+		"plain": (*forger).plain, "geneve in UDP": (*forger).geneve, "vxlan in UDP": (*forger).vxlan, "crowd": (*forger).crowd,
 	}
 	raw := map[string]func(*forger) draft{
 		"plain": (*forger).plain, "geneve in UDP": (*forger).geneve, "vxlan in UDP": (*forger).vxlan, "ipip": (*forger).ipip,
 		"option": (*forger).option, "forged": (*forger).forged, "message": (*forger).message, "part": (*forger).part,
-		"neighbor": (*forger).neighbor, "reset": (*forger).reset, "extended": (*forger).extended,
+		"neighbor": (*forger).neighbor, "reset": (*forger).reset, "extended": (*forger).extended, "crowd": (*forger).crowd,
 	}
 	routed := map[string]func(*forger) draft{
 		"plain": (*forger).plain, "geneve in UDP": (*forger).geneve, "vxlan in UDP": (*forger).vxlan, "ipip": (*forger).ipip,
@@ -48,9 +49,9 @@ func attackers() []attacker {
 	}
 	return []attacker{
 		// Ordinary sockets: UDP, TCP and echoes from its own address, with any content.
-		{name: "a pod", from: pod, kinds: sockets, owns: ofPod},
+		{name: "a pod", from: pod, kinds: sockets, owns: ofPod, crowds: true},
 		// Any frame at its own device.
-		{name: "a pod with CAP_NET_RAW", from: pod, kinds: raw, owns: ofPod, spoils: true},
+		{name: "a pod with CAP_NET_RAW", from: pod, kinds: raw, owns: ofPod, spoils: true, crowds: true},
 		// A process in a pod whose connections must go to a proxy.
 		{name: "a pod with a proxy", from: pod, kinds: map[string]func(*forger) draft{"plain": (*forger).plain, "extended": (*forger).extended, "part": (*forger).part},
 			owns: ofPod, proxy: maps.Proxy{Asked: true, Port: 15001}},
@@ -59,7 +60,7 @@ func attackers() []attacker {
 		// Any packet from its own address, to whatever is routed to the node.
 		{name: "a routed outsider", from: end{device: 1}, kinds: routed, owns: isNobodys},
 		// The same, and floods from addresses that are not its own but nobody's here.
-		{name: "a flood", from: end{device: 1}, kinds: map[string]func(*forger) draft{"open": (*forger).open}},
+		{name: "a flood", from: end{device: 1}, kinds: map[string]func(*forger) draft{"open": (*forger).open}, crowds: true},
 		// Who does not see an honest connection guesses its addresses and ports, as networks that do
 		// not filter sources let him, and has to guess its sequence numbers.
 		{name: "a blind host", from: end{device: 1}, kinds: map[string]func(*forger) draft{
@@ -114,9 +115,12 @@ func (f *forger) target() netip.AddrPort {
 	p := f.pool()
 	list := append(slices.Clone(p.vips), p.open, p.open, p.closed, p.snat, p.clusterIPs[0], p.backends[0], p.far[0], p.backends[3],
 		p.clients[0], p.clients[1], p.peers[0], p.pod)
-	port := pick(f.generator, []uint16{80, 81, 53, 8080, 30001, 30002, 4000 + uint16(f.IntN(4)), lentFirst + uint16(f.IntN(lentLast-lentFirst+1))})
+	port := pick(f.generator, []uint16{80, 81, 53, 8080, 30001, 30002, 4000 + uint16(f.IntN(4)), f.lent()})
 	return netip.AddrPortFrom(pick(f.generator, list), port)
 }
+
+// lent returns a port that the node lends.
+func (f *forger) lent() uint16 { return lentFirst + uint16(f.IntN(lentLast-lentFirst+1)) }
 
 // honest returns the addresses of a packet between honest ends, as it is before the node or behind
 // it, in either direction.
@@ -125,13 +129,19 @@ func (f *forger) honest() (from, to netip.AddrPort, proto uint8) {
 	client := netip.AddrPortFrom(pick(f.generator, []netip.Addr{p.clients[0], p.clients[1], p.backends[0], p.backends[3]}), clientPort+uint16(f.IntN(clientPorts)))
 	way := pick(f.generator, honestWays(f.v4))
 	from, to = client, way.front
-	switch f.IntN(4) {
+	switch f.IntN(5) {
 	case 0:
 		from, to = to, from
-	case 1: // behind the node
+	case 1: // masqueraded
+		way = pick(f.generator, outsideServers(f.v4))
+		from, to = netip.AddrPortFrom(p.snat, f.lent()), way.front
+		if f.in100(70) {
+			from, to = to, from
+		}
+	case 2: // behind the node
 		to = netip.AddrPortFrom(pick(f.generator, []netip.Addr{p.backends[0], p.far[0], p.backends[3]}), 8080)
 		if f.in100(50) {
-			from = netip.AddrPortFrom(p.snat, lentFirst+uint16(f.IntN(lentLast-lentFirst+1)))
+			from = netip.AddrPortFrom(p.snat, f.lent())
 		}
 		if f.in100(50) {
 			from, to = to, from
@@ -174,6 +184,14 @@ func (f *forger) open() draft {
 		from = netip.AddrPortFrom(netip.MustParseAddr("2001:db8:9::1"), from.Port())
 	}
 	d := f.base(from, netip.AddrPortFrom(p.vips[0], 81), protoTCP)
+	d.flags, d.payload = SYN, nil
+	return d
+}
+
+// crowd is for a server outside that honest pods use too, and takes one more of the node's ports there.
+func (f *forger) crowd() draft {
+	way := pick(f.generator, outsideServers(f.v4)[:2])
+	d := f.base(netip.AddrPortFrom(f.own().Addr(), uint16(1024+f.IntN(60000))), way.front, way.proto)
 	d.flags, d.payload = SYN, nil
 	return d
 }

@@ -155,6 +155,7 @@ type session struct {
 	next   [2]uint32 // the next sequence number of client and server
 	stage  int
 	dead   bool
+	met    string // the kind of its last packet, for coverage
 }
 
 // script is what is sent one after another: by the client, or by the server.
@@ -176,10 +177,31 @@ func scripts() map[uint8][]line {
 // over reports whether a session has nothing more to send.
 func (s *session) over() bool { return s.dead || s.stage >= len(scripts()[s.proto]) }
 
+// isBegun reports whether a session has begun and is not established.
+func (s *session) isBegun() bool { return s.stage > 0 && s.stage < 3 }
+
 // begins reports whether a session, which a packet is about, has begun and is not established.
 func (s *session) begins(about Flow) bool {
 	of := func(end netip.AddrPort) bool { return end == s.client || end == s.seen.Source }
-	return s.proto != protoUDP && s.stage > 0 && s.stage < 3 && (of(about.Source) || of(about.Dest))
+	return s.proto != protoUDP && s.isBegun() && (of(about.Source) || of(about.Dest))
+}
+
+// class returns what kind of packet an end has got, for coverage.
+func (s *session) class(got Flow, reply bool) string {
+	if !reply {
+		return "asked"
+	}
+	if got.Source != s.front || got.Dest != s.client {
+		return "answered by another"
+	}
+	proto := map[uint8]string{protoTCP: "TCP", protoUDP: "UDP", protoSCTP: "SCTP"}[s.proto]
+	switch v4 := s.client.Addr().Is4(); {
+	case s.at.pod > 0 && s.server.device > 0 && s.seen.Source.Addr() == pools()[v4].snat:
+		return "answered, masqueraded, " + proto
+	case s.seen.Dest == s.front:
+		return "answered, by the server's own address, " + proto
+	}
+	return "answered, by a service, " + proto
 }
 
 // step sends the next packet of the session, and returns what its receiver sees.
@@ -213,13 +235,14 @@ func (s *session) step(w *world) (string, error) {
 		return "", err
 	}
 	if to.frame == nil {
-		s.dead = true
+		s.dead, s.met = true, "lost"
 		return "nothing", nil
 	}
 	got := read(to.frame)
 	if s.stage == 0 {
 		s.server, s.seen = end{pod: to.pod, device: to.device}, got.flow
 	}
+	s.met = s.class(got.flow, l.reply)
 	s.stage++
 	return fmt.Sprintf("at pod %d or device %d: %x", to.pod, to.device, s.canonical(to.frame)), nil
 }

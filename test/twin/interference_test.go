@@ -26,7 +26,9 @@ import (
 // (a tunnel's device only takes off headers here), fields of the socket buffer that a test run cannot set
 // (tc_index, queue_mapping), sockets and their programs, races between CPUs, the agent's servers,
 // and objects of the API: the services here are what somebody has allowed. Nor does it time
-// anything: nobody waits, so exhaustion shows only as a packet that does not arrive. What a packet
+// anything: nobody waits, so exhaustion shows only as a packet that does not arrive. Rows have no age
+// either, so whose port is taken, among those who are not established, is chance: where an attacker
+// takes all ports, an honest client has its answer before another begins. What a packet
 // says of an address from which its network lets anybody send is believed by everybody, and no
 // finding.
 //
@@ -44,6 +46,7 @@ type interfering struct {
 	who     attacker
 	kinds   []string
 	strikes int
+	met     map[string]int // what honest ends have got, by its kind
 }
 
 // newInterfering returns the worlds of two nodes. The other has the same devices: only its programs
@@ -122,8 +125,12 @@ func (x *interfering) play(h *rand.Rand, i int, open *[]*session) (string, error
 		}
 	}
 	n := h.IntN(len(*open))
+	if begun := slices.IndexFunc(*open, (*session).isBegun); begun >= 0 && x.who.crowds {
+		n = begun
+	}
 	s := (*open)[n]
 	what, err := s.step(x.world)
+	x.met[s.met]++
 	if s.over() {
 		*open = slices.Delete(*open, n, n+1)
 	}
@@ -139,11 +146,14 @@ func newSession(h *rand.Rand, id int) *session {
 	s := &session{id: id, front: way.front, proto: way.proto, next: [2]uint32{h.Uint32(), h.Uint32()}}
 	outside := slices.Contains([]netip.Addr{p.clients[0], p.clients[1]}, way.front.Addr()) || way.front.Addr() == p.clusterIPs[0]
 	addr := p.backends[3*h.IntN(2)]
-	if s.at = (end{pod: podAddrs()[addr]}); !outside && h.IntN(3) > 0 {
-		device := 1 + h.IntN(2)
-		addr, s.at = p.clients[device-1], end{device: device}
-	} else if h.IntN(3) == 0 {
+	s.at = end{pod: podAddrs()[addr]}
+	switch n := h.IntN(9); {
+	case outside || n < 2:
+	case n < 3:
 		addr, s.at = p.far[1], end{device: tunnelDevice}
+	default:
+		device := 1 + n%2
+		addr, s.at = p.clients[device-1], end{device: device}
 	}
 	if addr == way.front.Addr() {
 		addr, s.at = p.clients[0], end{device: 1}
@@ -296,6 +306,7 @@ func TestNoninterference(t *testing.T) {
 			}
 			total += x.strikes
 		}
+		judgeHonest(t, x.met, total)
 		t.Logf("%d packets of attackers from seed %d on, in %s", total, *from, time.Since(began).Round(time.Second))
 		return nil
 	})
@@ -341,7 +352,7 @@ func eachInterfering(t *testing.T, test func(t *testing.T, x interfering) error)
 		t.Run(hook, func(t *testing.T) {
 			t.Parallel()
 			here, other := newInterfering(t, hook)
-			if err := here.netns.Do(func() error { return test(t, interfering{world: here, other: other}) }); err != nil {
+			if err := here.netns.Do(func() error { return test(t, interfering{world: here, other: other, met: map[string]int{}}) }); err != nil {
 				t.Fatal(err)
 			}
 		})

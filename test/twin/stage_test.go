@@ -12,6 +12,7 @@ const (
 	lentFirst   = 60000 // the node lends these
 	lentLast    = 60063
 	tunnelPort  = 8472
+	serverPort  = 7 // of servers outside
 )
 
 // honestWay is a frontend that honest clients dial.
@@ -50,8 +51,14 @@ func honestWays(v4 bool) (ways []honestWay) {
 		}
 		ways = append(ways, honestWay{at, front.Proto})
 	}
-	return append(ways, honestWay{netip.AddrPortFrom(p.backends[3], 8080), protoTCP}, honestWay{netip.AddrPortFrom(p.clients[0], 7), protoUDP},
-		honestWay{netip.AddrPortFrom(p.clients[1], 7), protoTCP})
+	return append(append(ways, honestWay{netip.AddrPortFrom(p.backends[3], 8080), protoTCP}), outsideServers(v4)...)
+}
+
+// outsideServers returns the servers outside, to which pods' packets are masqueraded.
+func outsideServers(v4 bool) []honestWay {
+	p := pools()[v4]
+	return []honestWay{{netip.AddrPortFrom(p.clients[0], serverPort), protoUDP}, {netip.AddrPortFrom(p.clients[1], serverPort), protoTCP},
+		{netip.AddrPortFrom(p.clients[0], serverPort), protoSCTP}}
 }
 
 // stage gives the node of an empty world what the honest use.
