@@ -10,6 +10,9 @@ import (
 // Resets at any time, and those that come when the connection they are about is not half open.
 const earlyReset, lateReset = "reset", "reset of what is established"
 
+// What only makes sense at the node that is meant.
+const pastNode, pastTunnel, onLink = "pod's address", "far pod's address", "neighbor"
+
 // attacker is somebody who sends packets between those of honest ends.
 type attacker struct {
 	name string
@@ -24,7 +27,6 @@ type attacker struct {
 	owns func(netip.Addr) bool
 
 	proxy  maps.Proxy // its pod's proxy, which is not there: nothing may open a connection
-	far    bool       // it is on another node, whose programs see its packets first
 	crowds bool       // it takes all ports that the node lends
 	spoils bool       // it also sends what is broken, with any fields of its socket buffer
 }
@@ -56,7 +58,7 @@ func attackers() []attacker {
 		{name: "a pod with a proxy", from: pod, kinds: map[string]func(*forger) draft{"plain": (*forger).plain, "extended": (*forger).extended, "part": (*forger).part},
 			owns: ofPod, proxy: maps.Proxy{Asked: true, Port: 15001}},
 		// The same as the first on another node: its packets come from its own address, or from its node's.
-		{name: "a pod of another node", from: end{device: 1}, far: true, kinds: sockets, owns: ofOther},
+		{name: "a pod of another node", from: end{pod: firstPod + 2, there: true}, kinds: sockets, owns: ofOther, crowds: true},
 		// Any packet from its own address, to whatever is routed to the node.
 		{name: "a routed outsider", from: end{device: 1}, kinds: routed, owns: isNobodys},
 		// The same, and floods from addresses that are not its own but nobody's here.
@@ -68,7 +70,7 @@ func attackers() []attacker {
 		// Any frame on the link but those of other nodes and of honest hosts: a switch that lets
 		// these through makes it one of them.
 		{name: "a neighbor", from: end{device: 1}, kinds: map[string]func(*forger) draft{
-			"pod's address": (*forger).asPod, "far pod's address": (*forger).asFarPod, "neighbor": (*forger).neighbor, "plain": (*forger).plain}, spoils: true, owns: isNobodys},
+			pastNode: (*forger).asPod, pastTunnel: (*forger).asFarPod, onLink: (*forger).neighbor, "plain": (*forger).plain}, spoils: true, owns: isNobodys},
 	}
 }
 
@@ -104,7 +106,10 @@ func (f *forger) pool() *pool {
 // own returns the attacker's address, with some port.
 func (f *forger) own() netip.AddrPort {
 	addr := outsideHost(f.v4)
-	if f.who.from.pod > 0 || f.who.far {
+	switch {
+	case f.who.from.there:
+		addr = farPod(f.v4)
+	case f.who.from.pod > 0:
 		addr = f.pool().pod
 	}
 	return netip.AddrPortFrom(addr, pick(f.generator, []uint16{8080, 4000, 4001, 6081, 8472, uint16(1024 + f.IntN(60000))}))
@@ -115,7 +120,7 @@ func (f *forger) target() netip.AddrPort {
 	p := f.pool()
 	list := append(slices.Clone(p.vips), p.open, p.open, p.closed, p.snat, p.clusterIPs[0], p.backends[0], p.far[0], p.backends[3],
 		p.clients[0], p.clients[1], p.peers[0], p.pod)
-	port := pick(f.generator, []uint16{80, 81, 53, 8080, 30001, 30002, 4000 + uint16(f.IntN(4)), f.lent()})
+	port := pick(f.generator, []uint16{80, 81, 53, viaGeneve, viaIPIP, viaOption, 8080, 30001, 30002, 4000 + uint16(f.IntN(4)), f.lent()})
 	return netip.AddrPortFrom(pick(f.generator, list), port)
 }
 
@@ -208,7 +213,7 @@ func (f *forger) inner() draft {
 // accomplice returns the backend that a forwarded packet names: mostly the attacker's own.
 func (f *forger) accomplice() netip.AddrPort {
 	p := f.pool()
-	return netip.AddrPortFrom(pick(f.generator, []netip.Addr{p.pod, p.pod, p.backends[0], p.backends[3]}), 8080)
+	return netip.AddrPortFrom(pick(f.generator, []netip.Addr{p.pod, p.pod, p.backends[0], p.backends[3], p.far[0], p.far[2], p.peers[0]}), 8080)
 }
 
 // nodes returns an address of a node.
@@ -323,9 +328,7 @@ type strike struct {
 	kind  string
 	frame []byte
 	mark  uint32
-
-	// of a pod of another node: the same as it comes here, from the pod's address or its node's
-	far map[bool][]byte
+	there bool // it comes in at the other node
 }
 
 // strike makes a packet of one of the kinds.
@@ -345,9 +348,7 @@ func (f *forger) strike(w *world, kinds []string) strike {
 			}
 		}
 		s := strike{kind: kind, frame: d.bytes()}
-		if f.who.far {
-			s = f.fromAfar(w, d, kind)
-		}
+		s.there = f.who.from.pod == 0 && !slices.Contains([]string{pastNode, pastTunnel, onLink}, kind) && f.in100(40)
 		if f.who.spoils {
 			s.mark = f.Uint32()
 			if f.in100(5) {
@@ -361,22 +362,6 @@ func (f *forger) strike(w *world, kinds []string) strike {
 			return s
 		}
 	}
-}
-
-// fromAfar makes a packet that a pod of another node sends: as it leaves the pod there, and as it
-// comes here.
-func (f *forger) fromAfar(w *world, d draft, kind string) strike {
-	s := strike{kind: kind, far: map[bool][]byte{}}
-	port := d.from.Port()
-	d.from = netip.AddrPortFrom(f.pool().peers[0], lentFirst+port%(lentLast-lentFirst+1))
-	s.far[false] = d.bytes()
-	d.from = netip.AddrPortFrom(farPod(f.v4), port)
-	w.address(&d, end{device: tunnelDevice})
-	s.far[true] = d.bytes()
-	d.from = netip.AddrPortFrom(f.pool().pod, d.from.Port())
-	w.address(&d, end{pod: firstPod + 2})
-	s.frame = d.bytes()
-	return s
 }
 
 // arp says that somebody else's address is the attacker's.

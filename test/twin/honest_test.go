@@ -12,21 +12,41 @@ import (
 // end is who gets a frame that has passed the node: a pod, a host behind a device, or nobody.
 type end struct {
 	pod, device int
-	node        bool // the node itself
+	node        bool       // the node itself
+	there       bool       // at the other node
+	crossed     bool       // both nodes were passed
+	sender      netip.Addr // of what comes out of the tunnel; if none, the node behind which the source belongs
 	frame       []byte
 	tunneled    []byte // what the tunnel of the node has taken the headers off
 }
 
-// pass has a frame pass the node: from a pod's device or another one, through the programs and the
+func (e end) String() string {
+	node := map[bool]string{true: "the other node", false: "this node"}[e.there]
+	switch {
+	case e.pod > 0:
+		return fmt.Sprintf("pod %d of %s", e.pod, node)
+	case e.node:
+		return node
+	}
+	return fmt.Sprintf("device %d of %s", e.device, node)
+}
+
+// journey has a frame pass the node: from a pod's device or another one, through the programs and the
 // stack between, to the device by which it leaves, or to a pod.
 func (w *world) journey(frame []byte, from end, mark uint32) (end, error) {
 	var r result
 	var err error
-	if from.pod > 0 {
+	switch {
+	case from.node:
+		device, _ := w.site.deviceTo(read(frame).flow.Dest.Addr())
+		return w.left(frame, device, end{})
+	case from.pod > 0:
 		r, err = w.runTCMarked("tc_from_pod"+pastStack, frame, w.pods[from.pod], mark)
-	} else if from.device == tunnelDevice {
+	case from.device == tunnelDevice && from.sender.IsValid():
+		r, err = w.emerge(frame, from.sender)
+	case from.device == tunnelDevice:
 		r, err = w.emerge(frame, nodeBehind(read(frame).flow.Source.Addr()))
-	} else {
+	default:
 		r, err = w.receive(frame, from.device)
 	}
 	return w.passed(frame, r, from, err)
@@ -34,9 +54,8 @@ func (w *world) journey(frame []byte, from end, mark uint32) (end, error) {
 
 // nodeBehind returns the node that sends what comes from an address through the tunnel.
 func nodeBehind(source netip.Addr) netip.Addr {
-	t := Tables{Sources: sources()}
 	p := pools()[source.Is4()]
-	return p.peers[max(0, t.owner(source)-thisNode-1)]
+	return p.peers[max(0, belongs(source)-thisNode-1)]
 }
 
 // passed returns where a frame goes behind the program that handled it first.
@@ -66,8 +85,8 @@ func (w *world) redirected(frame []byte, r result, from end) (end, error) {
 			to.device = id
 		}
 	}
-	if way, ok := routes()[read(r.data).flow.Dest.Addr()]; ok && to.device == 0 {
-		to.device = way.Device // a neighbor that the kernel resolves
+	if device, ok := w.site.deviceTo(read(r.data).flow.Dest.Addr()); ok && to.device == 0 {
+		to.device = device // a neighbor that the kernel resolves
 	}
 	if before, after := read(frame), read(r.data); from.pod > 0 && before.flow == after.flow && to.device > 0 {
 		return w.left(r.data, to.device, from) // nothing has been translated yet
@@ -78,23 +97,23 @@ func (w *world) redirected(frame []byte, r result, from end) (end, error) {
 // routed returns where the stack sends a frame.
 func (w *world) routed(frame []byte, from end) (end, error) {
 	to := read(frame).flow.Dest.Addr()
-	if id, ok := podAddrs()[to]; ok {
+	if id, ok := w.site.pods[to]; ok {
 		return w.enter(frame, id)
 	}
-	way, ok := routes()[to]
-	if inner, is := carriesTunnel(frame); is && isHeard(to) {
+	device, ok := w.site.deviceTo(to)
+	if inner, is := carriesTunnel(frame); is && w.isHeard(to) {
 		return w.untunnel(frame, inner)
 	}
-	if !ok || way.Device == 0 {
+	if !ok || w.site.owns(to) {
 		return end{node: true, frame: frame}, nil // or nobody
 	}
-	return w.left(frame, way.Device, from)
+	return w.left(frame, device, from)
 }
 
 // isHeard reports whether this node's tunnel gets what is sent to an address.
-func isHeard(addr netip.Addr) bool {
+func (w *world) isHeard(addr netip.Addr) bool {
 	p := pools()[addr.Is4()]
-	return slices.Contains([]netip.Addr{p.open, p.closed, p.snat}, addr) || addr.IsMulticast() || addr.IsLinkLocalUnicast() || addr.IsUnspecified() ||
+	return w.site.owns(addr) || addr.IsMulticast() || addr.IsLinkLocalUnicast() || addr.IsUnspecified() ||
 		addr == p.broadcast()
 }
 
@@ -195,9 +214,11 @@ func (s *session) class(got Flow, reply bool) string {
 		return "answered by another"
 	}
 	proto := map[uint8]string{protoTCP: "TCP", protoUDP: "UDP", protoSCTP: "SCTP"}[s.proto]
-	switch v4 := s.client.Addr().Is4(); {
-	case s.at.pod > 0 && s.server.device > 0 && s.seen.Source.Addr() == pools()[v4].snat:
+	switch {
+	case s.at.pod > 0 && s.server.device > 0 && isMask(s.seen.Source.Addr()):
 		return "answered, masqueraded, " + proto
+	case s.at.device > 0 && s.server.there != s.at.there && s.seen.Source == s.client:
+		return fmt.Sprintf("answered, forwarded to %s, %s", s.server, proto)
 	case s.seen.Dest == s.front:
 		return "answered, by the server's own address, " + proto
 	}
@@ -205,7 +226,7 @@ func (s *session) class(got Flow, reply bool) string {
 }
 
 // step sends the next packet of the session, and returns what its receiver sees.
-func (s *session) step(w *world) (string, error) {
+func (s *session) step(n *nodes) (string, error) {
 	l := scripts()[s.proto][s.stage]
 	d := draft{ttl: 64, whole: true, proto: s.proto, flags: l.flags, payload: make([]byte, l.size), seq: s.next[0], ack: s.next[1]}
 	for i := range d.payload {
@@ -229,8 +250,8 @@ func (s *session) step(w *world) (string, error) {
 	if s.next[who] += uint32(l.size); l.flags&(SYN|FIN) != 0 {
 		s.next[who]++
 	}
-	w.address(&d, from)
-	to, err := w.journey(d.bytes(), from, 0)
+	n.here.address(&d, from)
+	to, err := n.travel(d.bytes(), from, 0)
 	if err != nil {
 		return "", err
 	}
@@ -240,11 +261,11 @@ func (s *session) step(w *world) (string, error) {
 	}
 	got := read(to.frame)
 	if s.stage == 0 {
-		s.server, s.seen = end{pod: to.pod, device: to.device}, got.flow
+		s.server, s.seen = end{pod: to.pod, device: to.device, node: to.node, there: to.there}, got.flow
 	}
 	s.met = s.class(got.flow, l.reply)
 	s.stage++
-	return fmt.Sprintf("at pod %d or device %d: %x", to.pod, to.device, s.canonical(to.frame)), nil
+	return fmt.Sprintf("at %s: %x", to, s.canonical(to.frame)), nil
 }
 
 // address writes the link's addresses into a frame that enters the node.
@@ -265,7 +286,7 @@ func (s *session) canonical(frame []byte) []byte {
 	}
 	frame = slices.Clone(frame)
 	lent := func(at netip.AddrPort) bool {
-		return (at.Addr() == pools()[true].snat || at.Addr() == pools()[false].snat) && at.Port() >= lentFirst && at.Port() <= lentLast
+		return isMask(at.Addr()) && at.Port() >= lentFirst && at.Port() <= lentLast
 	}
 	if lent(p.flow.Source) && p.flow.Source == s.seen.Source && sound(frame) {
 		binary.BigEndian.PutUint16(frame[p.l4:], 0)
@@ -277,6 +298,12 @@ func (s *session) canonical(frame []byte) []byte {
 		}
 	}
 	return frame
+}
+
+// isMask reports whether a node has a client use an address of its own.
+func isMask(addr netip.Addr) bool {
+	p := pools()[addr.Is4()]
+	return addr == p.snat || addr == p.peers[0]
 }
 
 // idle is what the agent does while nobody sends anything for a minute: it forgets flows that one

@@ -18,6 +18,12 @@ func honestClasses() []class {
 		{"answered, masqueraded, TCP", "", 3000},
 		{"answered, masqueraded, UDP", "", 1500},
 		{"answered, masqueraded, SCTP", "", 3000},
+		{"answered, forwarded", ", TCP", 1000}, // in Geneve
+		{"answered, forwarded", ", UDP", 800},  // in IP
+		{"answered, forwarded", ", SCTP", 700}, // with an option
+		{"answered, forwarded to pod", " of the other node", 1000},
+		{"answered, forwarded to pod", " of this node", 700},
+		{"answered, forwarded to the other node", "", 700},
 	}
 }
 

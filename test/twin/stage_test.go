@@ -1,8 +1,11 @@
 package twin
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
+
+	"fairlead.io/fairlead/pkg/maps"
 )
 
 // What the honest ends use.
@@ -13,6 +16,9 @@ const (
 	lentLast    = 60063
 	tunnelPort  = 8472
 	serverPort  = 7 // of servers outside
+
+	// of services whose backends answer clients directly, by how packets are forwarded to them
+	viaGeneve, viaIPIP, viaOption = 82, 83, 84
 )
 
 // honestWay is a frontend that honest clients dial.
@@ -25,6 +31,7 @@ type honestWay struct {
 // answers. The accomplice's service is the last one.
 func honestServices(v4 bool) (fronts []Key, kinds []Kind, backends [][]netip.Addr) {
 	p := pools()[v4]
+	everywhere := []netip.Addr{p.backends[0], p.far[0], p.peers[0]}
 	near, far := []netip.Addr{p.backends[0], p.backends[3]}, []netip.Addr{p.far[0]}
 	add := func(addr netip.Addr, port uint16, proto uint8, kind Kind, of []netip.Addr) {
 		fronts, kinds, backends = append(fronts, Key{netip.AddrPortFrom(addr, port), proto}), append(kinds, kind), append(backends, of)
@@ -36,8 +43,16 @@ func honestServices(v4 bool) (fronts []Key, kinds []Kind, backends [][]netip.Add
 	add(anyAddr(p.open), 30001, protoTCP, NodePort, near)
 	add(p.clusterIPs[0], 80, protoTCP, ClusterIP, slices.Concat(near, far))
 	add(p.clusterIPs[0], 53, protoUDP, ClusterIP, far)
+	add(p.vips[1], viaGeneve, protoTCP, LoadBalancer, everywhere)
+	add(p.vips[1], viaIPIP, protoUDP, LoadBalancer, everywhere)
+	add(p.vips[1], viaOption, protoSCTP, LoadBalancer, everywhere)
 	add(p.vips[2], 80, protoTCP, LoadBalancer, []netip.Addr{p.pod})
 	return fronts, kinds, backends
+}
+
+// directOf returns how nodes forward what is for a frontend.
+func directOf(front Key) Direct {
+	return map[uint16]Direct{viaGeneve: DirectGeneve, viaIPIP: DirectIPIP, viaOption: DirectOpt}[front.At.Port()]
 }
 
 // honestWays returns what honest clients of a family dial.
@@ -63,19 +78,18 @@ func outsideServers(v4 bool) []honestWay {
 
 // stage gives the node of an empty world what the honest use.
 func (r *run) stage() error {
-	var list []operation
-	var native []netip.Prefix
+	list := []operation{{Inside: &insideChange{Prefixes: podNetworks()}}}
+	native := podNetworks()
 	for _, v4 := range []bool{true, false} {
 		p := pools()[v4]
-		list = append(list, operation{Node: &nodeChange{Own: p.open, Ports: true}}, operation{Node: &nodeChange{Own: p.closed}},
-			operation{Node: &nodeChange{Own: p.snat}}, operation{Node: &nodeChange{Masquerade: p.snat}})
-		for _, addr := range p.pods() {
-			list = append(list, operation{Hosted: &hostedChange{At: netip.AddrPortFrom(addr, 8080)}})
+		for i, addr := range r.world.site.own[v4] {
+			list = append(list, operation{Node: &nodeChange{Own: addr, Ports: i == 0}})
 		}
-		for _, addr := range slices.Concat(p.backends, p.far, []netip.Addr{p.pod, p.open, p.closed}) {
+		list = append(list, operation{Node: &nodeChange{Masquerade: r.world.site.masks(v4)}})
+		for _, addr := range slices.Concat(p.pods(), r.world.site.own[v4]) {
 			native = append(native, netip.PrefixFrom(addr, addr.BitLen()))
 		}
-		list = append(list, serviceOperations(v4)...)
+		list = append(list, r.world.site.serviceOperations(v4)...)
 	}
 	for _, device := range []int{1, 2, tunnelDevice} {
 		list = append(list, operation{Served: &servedChange{Device: device}})
@@ -86,19 +100,54 @@ func (r *run) stage() error {
 		}
 	}
 	_, err := r.world.maps.SetNative(native)
-	return err
+	return errors.Join(err, r.host())
 }
 
-func serviceOperations(v4 bool) (list []operation) {
+// podNetworks returns what every node knows of the others: where their pods' addresses are from.
+func podNetworks() (list []netip.Prefix) {
+	for prefix := range sources() {
+		if !prefix.IsSingleIP() {
+			list = append(list, prefix)
+		}
+	}
+	return list
+}
+
+// host tells the programs which backends of which services are on the node.
+func (r *run) host() error {
+	svcs, row := r.world.tables.Svcs, maps.Svc{Service: 1, Kind: maps.Hosted}
+	for _, v4 := range []bool{true, false} {
+		_, _, backends := honestServices(v4)
+		for i, list := range backends {
+			for _, addr := range list {
+				if !r.world.site.has(addr) {
+					continue
+				}
+				key := maps.HostedKey(netip.AddrPortFrom(addr, 8080), uint32(serviceIndex(i, v4)))
+				if err := errors.Join(svcs.Update(key, row), svcs.Update(maps.HostedAddrKey(addr), row)); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// serviceIndex returns the index of a service by its place in the list of its family.
+func serviceIndex(i int, v4 bool) int {
+	if v4 {
+		return 2 + 2*i
+	}
+	return 1 + 2*i
+}
+
+func (s *site) serviceOperations(v4 bool) (list []operation) {
 	fronts, kinds, backends := honestServices(v4)
 	for i, front := range fronts {
-		index := 1 + 2*i
-		if v4 {
-			index++
-		}
-		c := &serviceChange{Index: index, Service: Service{Algorithm: Maglev}}
+		index := serviceIndex(i, v4)
+		c := &serviceChange{Index: index, Service: Service{Algorithm: Maglev, Direct: directOf(front)}}
 		for n, addr := range backends[i] {
-			_, local := podAddrs()[addr]
+			local := s.has(addr)
 			id := index*backendsEach + n
 			c.Backends = append(c.Backends, Backend{netip.AddrPortFrom(addr, 8080), local})
 			c.Service.Slots[ScopeAll] = append(c.Service.Slots[ScopeAll], id)

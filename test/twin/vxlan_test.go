@@ -28,7 +28,7 @@ func (w *world) emerge(frame []byte, sender netip.Addr) (result, error) {
 func (w *world) setCluster(t *Tables) error {
 	cluster := maps.Cluster{Known: true, Nodes: map[netip.Addr]maps.ClusterNode{}, Sources: map[netip.Prefix]maps.ClusterNode{}}
 	node := func(number int) maps.ClusterNode {
-		return maps.ClusterNode{Name: uint64(number), Number: uint32(number), Self: number == thisNode}
+		return maps.ClusterNode{Name: uint64(number), Number: uint32(number), Self: number == w.site.number}
 	}
 	for addr, number := range t.Nodes {
 		cluster.Nodes[addr] = node(number)

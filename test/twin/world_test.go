@@ -51,6 +51,7 @@ type world struct {
 	silentAt uint64 // when the tokens were taken
 	cpus     int
 
+	site       site
 	tunnelPort uint16
 	fromTunnel *ebpf.Program // tc_from_tunnel, for a packet that came from the address in its control buffer
 }
@@ -89,7 +90,7 @@ func loadWorld(t *testing.T, hook string, rows uint32, config bpf.MapsPacketConf
 		}
 	})
 	w := &world{hook: hook, maps: m, tables: tables, programs: map[string]*ebpf.Program{},
-		devices: map[int]device{}, pods: map[int]device{}, routes: map[netip.Addr]Way{}, silent: true, cpus: ebpf.MustPossibleCPU()}
+		devices: map[int]device{}, pods: map[int]device{}, routes: map[netip.Addr]Way{}, silent: true, cpus: ebpf.MustPossibleCPU(), site: firstSite()}
 	w.readClock(t)
 	config.TickShift, config.DsrAccept, config.HashKey2, config.HashKey4 = uint16(w.shift), 1, 1<<63, 12345
 	w.load(t, bpf.LoadTc, config)
@@ -208,7 +209,7 @@ func (w *world) connectPods(t *testing.T, far *rig.Netns) {
 // setPods tells the programs about the pods. The last one has a proxy, or none.
 func (w *world) setPods(proxy maps.Proxy) error {
 	pods := map[int]*maps.Pod{}
-	for addr, id := range podAddrs() {
+	for addr, id := range w.site.pods {
 		if pods[id] == nil {
 			pods[id] = &maps.Pod{Index: uint32(w.pods[id].index), MAC: w.pods[id].peer, HostMAC: w.pods[id].mac}
 		}
