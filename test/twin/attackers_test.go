@@ -291,6 +291,10 @@ func (f *forger) part() draft {
 		d = f.plain()
 	}
 	d.from = f.own()
+	if f.who.spoils && f.in100(50) {
+		d.from, d.to, _ = f.honest()
+		d.proto = protoUDP
+	}
 	return f.fragment(d, f.parts[comesIn])
 }
 

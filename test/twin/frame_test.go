@@ -32,13 +32,26 @@ type draft struct {
 }
 
 func (d draft) bytes() []byte {
+	if d.offset == 0 {
+		return d.around(d.transport())
+	}
+	return d.around(d.payload)
+}
+
+// cutUp returns a datagram in two fragments, the first of which has some of what follows the IP header.
+func (d draft) cutUp(size int) (first, rest []byte) {
+	body := d.transport()
+	d.whole, d.more = false, true
+	first = d.around(body[:size])
+	d.more, d.offset = false, size/8
+	return first, d.around(body[size:])
+}
+
+// around returns a frame with a body behind the IP header.
+func (d draft) around(body []byte) []byte {
 	frame := append(append([]byte{}, d.dest[:]...), d.source[:]...)
 	for range d.tags {
 		frame = append(frame, 0x81, 0, 0, 5)
-	}
-	body := d.payload
-	if d.offset == 0 {
-		body = d.transport()
 	}
 	if d.from.Addr().Is4() {
 		return append(append(append(frame, 8, 0), d.header4(len(body))...), body...)

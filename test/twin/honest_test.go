@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"fairlead.io/fairlead/pkg/maps"
 )
@@ -78,6 +77,10 @@ func (w *world) redirected(frame []byte, r result, from end) (end, error) {
 		if len(r.data) >= 6 && MAC(r.data[:6]) == d.peer {
 			return w.enter(r.data, id)
 		}
+	}
+	if dest := read(r.data).flow.Dest.Addr(); len(r.data) >= 6 && MAC(r.data[:6]) == (MAC{}) { // to the loopback device, to be cut up if necessary
+		device, _ := w.site.deviceTo(dest)
+		return end{device: device, frame: r.data}, nil
 	}
 	to := end{device: from.device, frame: r.data}
 	for id, d := range w.devices {
@@ -161,113 +164,6 @@ func (w *world) runTCMarked(name string, frame []byte, d device, mark uint32) (r
 	return result{verdict: tcVerdict(code), data: data}, err
 }
 
-// session is a connection between honest ends, or an exchange of datagrams. Its client dials a
-// frontend, or a server's own address. Each call of step sends one packet.
-type session struct {
-	id     int
-	client netip.AddrPort
-	front  netip.AddrPort
-	proto  uint8
-	at     end       // where the client is
-	server end       // where the first packet went
-	seen   Flow      // what the server sees
-	next   [2]uint32 // the next sequence number of client and server
-	stage  int
-	dead   bool
-	met    string // the kind of its last packet, for coverage
-}
-
-// script is what is sent one after another: by the client, or by the server.
-type line struct {
-	reply bool
-	flags byte
-	size  int
-}
-
-func scripts() map[uint8][]line {
-	stream := []line{{flags: SYN}, {true, SYN | ACK, 0}, {flags: ACK}, {false, ACK, 40}, {true, ACK, 90}, {false, ACK, 7}, {true, ACK, 9},
-		{false, ACK, 70}, {true, ACK, 300}, {true, ACK, 301}, {false, ACK, 71}, {true, ACK, 302}, {false, ACK, 0}, {true, ACK, 303}, {false, FIN | ACK, 0}, {true, FIN | ACK, 0}, {flags: ACK}}
-	return map[uint8][]line{
-		protoTCP: stream, protoSCTP: stream,
-		protoUDP: {{size: 30}, {true, 0, 60}, {size: 31}, {true, 0, 61}, {size: 32}, {true, 0, 62}},
-	}
-}
-
-// over reports whether a session has nothing more to send.
-func (s *session) over() bool { return s.dead || s.stage >= len(scripts()[s.proto]) }
-
-// isBegun reports whether a session has begun and is not established.
-func (s *session) isBegun() bool { return s.stage > 0 && s.stage < 3 }
-
-// begins reports whether a session, which a packet is about, has begun and is not established.
-func (s *session) begins(about Flow) bool {
-	of := func(end netip.AddrPort) bool { return end == s.client || end == s.seen.Source }
-	return s.proto != protoUDP && s.isBegun() && (of(about.Source) || of(about.Dest))
-}
-
-// class returns what kind of packet an end has got, for coverage.
-func (s *session) class(got Flow, reply bool) string {
-	if !reply {
-		return "asked"
-	}
-	if got.Source != s.front || got.Dest != s.client {
-		return "answered by another"
-	}
-	proto := map[uint8]string{protoTCP: "TCP", protoUDP: "UDP", protoSCTP: "SCTP"}[s.proto]
-	switch {
-	case s.at.pod > 0 && s.server.device > 0 && isMask(s.seen.Source.Addr()):
-		return "answered, masqueraded, " + proto
-	case s.at.device > 0 && s.server.there != s.at.there && s.seen.Source == s.client:
-		return fmt.Sprintf("answered, forwarded to %s, %s", s.server, proto)
-	case s.seen.Dest == s.front:
-		return "answered, by the server's own address, " + proto
-	}
-	return "answered, by a service, " + proto
-}
-
-// step sends the next packet of the session, and returns what its receiver sees.
-func (s *session) step(n *nodes) (string, error) {
-	l := scripts()[s.proto][s.stage]
-	d := draft{ttl: 64, whole: true, proto: s.proto, flags: l.flags, payload: make([]byte, l.size), seq: s.next[0], ack: s.next[1]}
-	for i := range d.payload {
-		d.payload[i] = byte(s.id + s.stage + i)
-	}
-	d.from, d.to = s.client, s.front
-	from := s.at
-	if l.reply {
-		d.from, d.to, d.seq, d.ack = s.seen.Dest, s.seen.Source, s.next[1], s.next[0]
-		from = s.server
-	}
-	if s.proto == protoSCTP { // the tag of the receiver, and the one that is requested
-		d.seq, d.ack = uint32(s.id)*2+1, map[bool]uint32{true: 0, false: uint32(s.id)*2 + 1}[s.stage == 0]
-	} else if l.flags&ACK == 0 {
-		d.ack = 0
-	}
-	who := 0
-	if l.reply {
-		who = 1
-	}
-	if s.next[who] += uint32(l.size); l.flags&(SYN|FIN) != 0 {
-		s.next[who]++
-	}
-	n.here.address(&d, from)
-	to, err := n.travel(d.bytes(), from, 0)
-	if err != nil {
-		return "", err
-	}
-	if to.frame == nil {
-		s.dead, s.met = true, "lost"
-		return "nothing", nil
-	}
-	got := read(to.frame)
-	if s.stage == 0 {
-		s.server, s.seen = end{pod: to.pod, device: to.device, node: to.node, there: to.there}, got.flow
-	}
-	s.met = s.class(got.flow, l.reply)
-	s.stage++
-	return fmt.Sprintf("at %s: %x", to, s.canonical(to.frame)), nil
-}
-
 // address writes the link's addresses into a frame that enters the node.
 func (w *world) address(d *draft, from end) {
 	at := w.devices[from.device]
@@ -275,29 +171,6 @@ func (w *world) address(d *draft, from end) {
 		at = w.pods[from.pod]
 	}
 	d.dest, d.source = at.mac, at.peer
-}
-
-// canonical returns a frame without what the programs may choose: the port that the node lends to
-// the session, which must stay the same.
-func (s *session) canonical(frame []byte) []byte {
-	p := read(frame)
-	if p.content != ported {
-		return frame
-	}
-	frame = slices.Clone(frame)
-	lent := func(at netip.AddrPort) bool {
-		return isMask(at.Addr()) && at.Port() >= lentFirst && at.Port() <= lentLast
-	}
-	if lent(p.flow.Source) && p.flow.Source == s.seen.Source && sound(frame) {
-		binary.BigEndian.PutUint16(frame[p.l4:], 0)
-		switch at := p.l4 + map[uint8]int{protoTCP: 16, protoUDP: 6, protoSCTP: 8}[p.flow.Proto]; p.flow.Proto {
-		case protoSCTP:
-			clear(frame[at : at+4])
-		default:
-			clear(frame[at : at+2])
-		}
-	}
-	return frame
 }
 
 // isMask reports whether a node has a client use an address of its own.

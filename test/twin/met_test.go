@@ -24,6 +24,12 @@ func honestClasses() []class {
 		{"answered, forwarded to pod", " of the other node", 1000},
 		{"answered, forwarded to pod", " of this node", 700},
 		{"answered, forwarded to the other node", "", 700},
+		{"an error, by a service", "", 5000},
+		{"an error, masqueraded", "", 1800},
+		{"an error, forwarded", "", 800},
+		{"fragments, by a service", "", 1500},
+		{"fragments, masqueraded", "", 500},
+		{"fragments, forwarded", "", 250},
 	}
 }
 
