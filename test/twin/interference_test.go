@@ -15,22 +15,24 @@ import (
 )
 
 // What honest ends see must not depend on who else sends packets. The test below has honest ends
-// converse over one node, by the real programs: clients outside and pods, by services of every kind
-// and by addresses of their own, with backends on the node and on others. Then they do the same
-// again with an attacker's packets in between, and each must get the same packets, through the same
-// devices, but for the ports that the node lends. Nobody may get a packet that its sender did not
-// send, nor may a node's tunnel.
+// converse over two nodes, by the real programs: clients outside and pods, by services of every kind
+// and by addresses of their own, with backends on either node, which answer by way of the node in
+// front or directly. They also cut up datagrams, and say that packets are too big. Then
+// they do the same again with an attacker's packets in between, and each must get the same packets,
+// through the same devices, but for the ports that nodes lend. Nobody may get a packet that its
+// sender did not send, nor may a node's tunnel.
 //
-// It sees what packets do to the rows of flows, fragments and affinity; what comes out of
-// encapsulations; ports and rows that are used up. It does not see what the stack does with a packet
-// (a tunnel's device only takes off headers here), fields of the socket buffer that a test run cannot set
-// (tc_index, queue_mapping), sockets and their programs, races between CPUs, the agent's servers,
-// and objects of the API: the services here are what somebody has allowed. Nor does it time
-// anything: nobody waits, so exhaustion shows only as a packet that does not arrive. Rows have no age
-// either, so whose port is taken, among those who are not established, is chance: where an attacker
-// takes all ports, an honest client has its answer before another begins. What a packet
-// says of an address from which its network lets anybody send is believed by everybody, and no
-// finding.
+// It sees what packets do to the rows of flows, fragments and affinity, at either node; what comes
+// out of encapsulations; ports and rows that are used up. It does not see what the stack does with a
+// packet (a tunnel's device only takes off headers here, and nothing is cut up on the way), fragments
+// that overtake the first of their datagram, fields of the socket buffer that a test run cannot set
+// (tc_index, queue_mapping), races between CPUs, the agent's servers, and objects of the API: the
+// services here are what somebody has allowed. TestSocketNoninterference in test/netns is for
+// sockets and their programs. Nor does it time anything: nobody waits, so exhaustion shows only as a
+// packet that does not arrive. Rows have no age either, so whose port is taken, among those who are
+// not established, is chance: where an attacker takes all ports, an honest client has its answer
+// before another begins. What a packet says of an address from which its network lets anybody send
+// is believed by everybody, and no finding; nor is what an error says, which its receiver has to judge.
 //
 // The size of an episode: packets of honest ends, and of the attacker before each of them.
 const (
