@@ -10,6 +10,9 @@ import (
 // Resets at any time, and those that come when the connection they are about is not half open.
 const earlyReset, lateReset = "reset", "reset of what is established"
 
+// What is for a server outside, to take one more of the ports that the node lends there.
+const takePorts = "crowd"
+
 // What only makes sense at the node that is meant.
 const pastNode, pastTunnel, onLink = "pod's address", "far pod's address", "neighbor"
 
@@ -38,12 +41,12 @@ func attackers() []attacker {
 	ofPod := func(addr netip.Addr) bool { return podAddrs()[addr] == pod.pod }
 	ofOther := func(addr netip.Addr) bool { return addr == farPod(addr.Is4()) || addr == pools()[addr.Is4()].peers[0] }
 	sockets := map[string]func(*forger) draft{
-		"plain": (*forger).plain, "geneve in UDP": (*forger).geneve, "vxlan in UDP": (*forger).vxlan, "crowd": (*forger).crowd,
+		"plain": (*forger).plain, "geneve in UDP": (*forger).geneve, "vxlan in UDP": (*forger).vxlan, takePorts: (*forger).crowd,
 	}
 	raw := map[string]func(*forger) draft{
 		"plain": (*forger).plain, "geneve in UDP": (*forger).geneve, "vxlan in UDP": (*forger).vxlan, "ipip": (*forger).ipip,
 		"option": (*forger).option, "forged": (*forger).forged, "message": (*forger).message, "part": (*forger).part,
-		"neighbor": (*forger).neighbor, "reset": (*forger).reset, "extended": (*forger).extended, "crowd": (*forger).crowd,
+		"neighbor": (*forger).neighbor, "reset": (*forger).reset, "extended": (*forger).extended, takePorts: (*forger).crowd,
 	}
 	routed := map[string]func(*forger) draft{
 		"plain": (*forger).plain, "geneve in UDP": (*forger).geneve, "vxlan in UDP": (*forger).vxlan, "ipip": (*forger).ipip,
@@ -193,7 +196,7 @@ func (f *forger) open() draft {
 	return d
 }
 
-// crowd is for a server outside that honest pods use too, and takes one more of the node's ports there.
+// crowd is the first packet to a server that honest pods use too.
 func (f *forger) crowd() draft {
 	way := pick(f.generator, outsideServers(f.v4)[:2])
 	d := f.base(netip.AddrPortFrom(f.own().Addr(), uint16(1024+f.IntN(60000))), way.front, way.proto)
@@ -339,6 +342,9 @@ type strike struct {
 func (f *forger) strike(w *world, kinds []string) strike {
 	for {
 		kind := pick(f.generator, kinds)
+		if slices.Contains(kinds, takePorts) && f.in100(50) { // it takes many to take all
+			kind = takePorts
+		}
 		f.v4 = f.in100(50)
 		d := f.who.kinds[kind](f)
 		if !d.from.IsValid() || d.from.Addr().Is4() != d.to.Addr().Is4() {
