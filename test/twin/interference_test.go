@@ -199,6 +199,9 @@ func (x *interfering) suspect(s strike, to end) (string, error) {
 		return "", nil // the node there takes nothing with another's source from this one
 	}
 	honest := to.pod > 0 && to.pod != firstPod+2 || to.device > 0 && slices.Contains([]netip.Addr{pool.clients[0], pool.clients[1], pool.far[0], pool.far[1]}, dest)
+	if x.who.from.device > 0 && to.device > 0 && to.device != tunnelDevice && p.flow == read(s.frame).flow {
+		return "", nil // the node has only routed what the attacker can send there itself
+	}
 	isMasked := from == pool.snat || from == pool.peers[0] && (to.crossed || to.there)
 	if !honest || x.who.owns(from) || isMasked || from == pool.vips[2] || p.content == fragment || p.content == message {
 		return "", nil
