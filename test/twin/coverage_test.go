@@ -187,21 +187,22 @@ func classes() []class {
 // chance.
 const fewest = 10
 
-// judgeCoverage fails the test where a class happened too rarely.
-func judgeCoverage(t *testing.T, hook string, paths map[string]int, total int) {
+// judgeCoverage fails the test where a class happened too rarely. A class is judged if it must be
+// expected at least so often.
+func judgeCoverage(t *testing.T, what string, list []class, paths map[string]int, total, least int) {
 	t.Helper()
 	for _, path := range slices.Sorted(maps.Keys(paths)) {
 		t.Logf("%8d %s", paths[path], path)
 	}
-	for _, c := range classes() {
+	for _, c := range list {
 		n := 0
 		for path, count := range paths {
 			if rest, ok := strings.CutPrefix(path, c.is); ok && strings.Contains(rest, c.with) {
 				n += count
 			}
 		}
-		if c.rate*total >= fewest*1_000_000 && n*1_000_000 < c.rate*total {
-			t.Errorf("%s: %q with %q happened %d times in %d packets, want %d in a million", hook, c.is, c.with, n, total, c.rate)
+		if c.rate*total >= least*1_000_000 && n*1_000_000 < c.rate*total {
+			t.Errorf("%s: %q with %q happened %d times in %d packets, want %d in a million", what, c.is, c.with, n, total, c.rate)
 		}
 	}
 }

@@ -1,12 +1,5 @@
 package twin
 
-import (
-	"maps"
-	"slices"
-	"strings"
-	"testing"
-)
-
 // honestClasses returns what honest ends must get. The rates, of a million packets of attackers, are at
 // most a third of what the sessions produce.
 func honestClasses() []class {
@@ -35,22 +28,3 @@ func honestClasses() []class {
 
 // fewestMet is how often a kind must be expected to be judged: they come by sessions, so few are chance.
 const fewestMet = 5 * fewest
-
-// judgeHonest fails the test where honest ends have got a kind of packet too rarely.
-func judgeHonest(t *testing.T, met map[string]int, total int) {
-	t.Helper()
-	for _, kind := range slices.Sorted(maps.Keys(met)) {
-		t.Logf("%8d %s", met[kind], kind)
-	}
-	for _, c := range honestClasses() {
-		n := 0
-		for kind, count := range met {
-			if rest, ok := strings.CutPrefix(kind, c.is); ok && strings.Contains(rest, c.with) {
-				n += count
-			}
-		}
-		if c.rate*total >= fewestMet*1_000_000 && n*1_000_000 < c.rate*total {
-			t.Errorf("honest ends got %q with %q %d times among %d packets of attackers, want %d in a million", c.is, c.with, n, total, c.rate)
-		}
-	}
-}

@@ -238,7 +238,7 @@ func TestTwin(t *testing.T) {
 		}
 		t.Logf("%d packets from seed %d on, in %s", total, *from, time.Since(began).Round(time.Second))
 		if *only == 0 {
-			judgeCoverage(t, w.hook, paths, total)
+			judgeCoverage(t, w.hook, classes(), paths, total, fewest)
 		}
 		return nil
 	})
