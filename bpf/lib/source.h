@@ -50,6 +50,16 @@ static __always_inline bool source_dials(const struct packet *p)
 	return bpf_map_lookup_elem(&svcs, &key);
 }
 
+/* Reports whether a packet is for this node's end of the tunnel, which is the client that pods behind
+ * the tunnel see and answer. */
+static __always_inline bool source_answers_tunnel(const struct packet *p)
+{
+	__u32 which = p->is_v4 ? SNAT_TUNNEL4 : SNAT_TUNNEL6;
+	struct addr *end = bpf_map_lookup_elem(&snat_addrs, &which);
+
+	return end && addr_equal(end, &p->flow.daddr);
+}
+
 /* Reports whether a packet that came in by a device, and not by the tunnel's, cannot come from the pod
  * whose address it has. Not inlined, to have a stack frame of its own. */
 __noinline int source_is_forged(const struct packet *p)
@@ -65,7 +75,7 @@ __noinline int source_is_forged(const struct packet *p)
 	if (!cfg.tunnel_port)
 		return false;
 	to_pod = pods_at(&p->flow.daddr);
-	if (!to_pod && !source_dials(p))
+	if (!to_pod && !source_answers_tunnel(p) && !source_dials(p))
 		return false;
 	source.addr = p->flow.saddr;
 	owner = bpf_map_lookup_elem(&node_sources, &source);

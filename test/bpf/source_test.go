@@ -10,7 +10,8 @@ import (
 
 // Who is no pod of this node does not send as one by the node's devices: not to pods, services,
 // clients outside or the node, and not in the place of a backend's answer. Where there is a tunnel,
-// pods of other nodes do not reach pods past it; what they answer to the node and to clients goes past it.
+// pods of other nodes reach neither pods nor the node's end of the tunnel past it; what they answer to
+// the node and to clients goes past it.
 func TestPodSources(t *testing.T) {
 	for _, tunnel := range []bool{false, true} {
 		config := standardConfig()
@@ -26,6 +27,11 @@ func TestPodSources(t *testing.T) {
 			}}); err != nil {
 				t.Fatal(err)
 			}
+			end := map[string]string{"0.0.0.0": "10.244.1.0", "[::]": "fd02::"}[f.any]
+			if err := w.maps.SetTunnelAddr(netip.MustParseAddr(end)); err != nil {
+				t.Fatal(err)
+			}
+			end = netip.AddrPortFrom(netip.MustParseAddr(end), 60024).String()
 			w.service(t, f.vip+":80", tcp, maps.LoadBalancer, own+":8080", true)
 			for _, c := range []struct {
 				what, from, to string
@@ -38,6 +44,8 @@ func TestPodSources(t *testing.T) {
 				{"to a client", own + ":8080", f.client + ":4000", tcp, ack, true},
 				{"pods of other nodes, to a pod", far + ":4000", own + ":8080", tcp, syn, tunnel},
 				{"pods of other nodes, to a service", far + ":4000", f.vip + ":80", tcp, syn, tunnel},
+				{"pods of other nodes, to the node's end of the tunnel", far + ":8080", end, udp, 0, tunnel},
+				{"a client, to the node's end of the tunnel", f.client + ":8080", end, udp, 0, false},
 				{"another node, to a service", map[string]string{"0.0.0.0": "192.0.2.2", "[::]": "[2001:db8::2]"}[f.any] + ":4000", f.vip + ":80", tcp, syn, false},
 				{"pods of other nodes, to the node", far + ":4000", f.node + ":8080", tcp, ack, false},
 				{"pods of other nodes, to a client", far + ":4000", f.client + ":8080", tcp, ack, false},

@@ -224,8 +224,8 @@ func (s *step) isOfOpen() bool {
 }
 
 // isOfAnother reports whether a packet that came in by a device cannot come from the pod whose address
-// it has: one of this node, or with a tunnel one of another node that sends to a pod here or to a
-// frontend.
+// it has: one of this node, or with a tunnel one of another node that sends to a pod here, to a
+// frontend, or to this node's end of the tunnel.
 func (s *step) isOfAnother() bool {
 	from, to := s.flow.Source.Addr(), s.flow.Dest.Addr()
 	if !from.IsValid() && len(s.frame) >= 14+40 && s.frame[12] == 0x86 && s.frame[13] == 0xdd && s.frame[14]>>4 == 6 { // mapped addresses
@@ -235,7 +235,7 @@ func (s *step) isOfAnother() bool {
 		return !s.isOfOpen()
 	}
 	s.out.Past = s.TunnelPort != 0 && s.owner(from.Unmap()) > thisNode
-	if _, here := s.Pods[to.Unmap()]; s.TunnelPort == 0 || !here && (s.Nodes[from] != 0 || !s.isForFrontend()) {
+	if _, here := s.Pods[to.Unmap()]; s.TunnelPort == 0 || !here && (s.Nodes[from] != 0 || !s.TunnelEnds[to.Unmap()] && !s.isForFrontend()) {
 		return false
 	}
 	return s.out.Past && !s.isOfOpen()

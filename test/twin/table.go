@@ -93,6 +93,7 @@ type Tables struct {
 	Pings             map[netip.Addr]bool
 	Hosted            map[netip.AddrPort]int // backends on this node to which other nodes forward, with their service; 0: all services
 	Nodes             map[netip.Addr]int     // all addresses of nodes, with their numbers
+	TunnelEnds        map[netip.Addr]bool    // by which pods behind the tunnel see this node
 	Sources           map[netip.Prefix]int   // the nodes behind which addresses belong
 	TunnelPort        uint16                 // of the tunnel between nodes; 0: there is none
 	Served            map[int]bool           // devices at which answers get their source rewritten

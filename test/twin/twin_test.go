@@ -36,7 +36,7 @@ func (w *world) begin() (*run, error) {
 		Frontends: map[Key]Frontend{}, Closed: map[Key]Frontend{}, Services: map[int]*Service{}, Backends: map[int]Backend{}, Ranges: map[int][]netip.Prefix{},
 		Pings: map[netip.Addr]bool{}, Addresses: map[netip.Addr]bool{}, Masquerade: map[bool]netip.Addr{}, Routes: map[netip.Addr]Way{},
 		MTU: map[int]int{}, MACs: map[int]MAC{}, Hosted: map[netip.AddrPort]int{}, Nodes: nodeAddrs(), Sources: sources(), TunnelPort: w.tunnelPort, Served: map[int]bool{}, Ports: [2]uint16{firstPort, lastPort},
-		Pods: podAddrs(), PodMACs: map[int]MAC{},
+		Pods: podAddrs(), PodMACs: map[int]MAC{}, TunnelEnds: map[netip.Addr]bool{w.site.masks(true): true, w.site.masks(false): true},
 	}
 	macs := map[uint32][6]byte{}
 	for id, d := range w.devices {
@@ -85,6 +85,11 @@ func (w *world) begin() (*run, error) {
 			return nil, err
 		}
 		r.counts[reason] = n
+	}
+	for addr := range tables.TunnelEnds {
+		if err := w.maps.SetTunnelAddr(addr); err != nil {
+			return nil, err
+		}
 	}
 	_, err = w.maps.SetNodeAddrs(map[netip.Addr]maps.NodeAddr{})
 	return r, errors.Join(err, w.maps.SetServed(nil), w.maps.SetLinkAddrs(macs), w.maps.SetSnatAddr(netip.IPv4Unspecified()), w.maps.SetSnatAddr(netip.IPv6Unspecified()))
