@@ -14,7 +14,7 @@
 #include "lib/icmp.h"
 #include "lib/late.h"
 #include "lib/masquerade.h"
-#include "lib/plaintc.h"
+#include "lib/fastpathtc.h"
 #include "lib/pods.h"
 #include "lib/read.h"
 #include "lib/sendtc.h"
@@ -25,7 +25,8 @@
 
 /* Sends on an ICMP error or a later fragment. Nothing replies to these, because no error may be
  * sent about either. */
-static __noinline int tc_apply_plain(struct __sk_buff *skb, const struct packet *p, struct action *a, bool leaving)
+static __noinline int tc_apply_portless(struct __sk_buff *skb, const struct packet *p, struct action *a,
+					bool leaving)
 {
 	enum tc_way way = tc_way(skb, p, a, leaving);
 
@@ -89,7 +90,7 @@ __noinline int tc_wrap(struct __sk_buff *skb, const struct packet *p, struct act
 }
 
 /* The same for a packet without ports, about which no error may be sent. */
-static __always_inline int tc_wrap_plain(struct __sk_buff *skb, const struct packet *p, struct action *a)
+static __always_inline int tc_wrap_portless(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	int verdict = tc_wrap(skb, p, a);
 
@@ -115,12 +116,12 @@ __noinline int tc_fragment(struct __sk_buff *skb, struct packet *p, struct actio
 	if (tc_is_astray(a, leaving))
 		return TC_NEXT;
 	if (a->to.flags & CT_DIRECT)
-		return tc_wrap_plain(skb, p, a);
+		return tc_wrap_portless(skb, p, a);
 	if (!rewrite_fragment((void *)(long)skb->data, (void *)(long)skb->data_end, p, a))
 		return tc_mistake(skb, p, a, leaving);
 	if (!p->is_v4)
 		bpf_csum_update(skb, a->to.addr_diff);
-	return tc_apply_plain(skb, p, a, leaving);
+	return tc_apply_portless(skb, p, a, leaving);
 }
 
 /* Replies to an echo request to a service, also if it comes from the node itself. */
@@ -150,10 +151,10 @@ __noinline int tc_icmp(struct __sk_buff *skb, const struct packet *p, struct act
 	if (tc_is_astray(a, leaving))
 		return TC_NEXT;
 	if (a->to.flags & CT_DIRECT)
-		return tc_wrap_plain(skb, p, a);
+		return tc_wrap_portless(skb, p, a);
 	if (!icmp_rewrite((void *)(long)skb->data, (void *)(long)skb->data_end, p, &quote, a))
 		return tc_mistake(skb, p, a, leaving);
-	return tc_apply_plain(skb, p, a, leaving);
+	return tc_apply_portless(skb, p, a, leaving);
 }
 
 /* Handles a packet without ports of its own. */
@@ -227,8 +228,8 @@ static __always_inline int tc_settle(struct __sk_buff *skb, const struct packet 
 	return tc_drop(skb, p, a, false);
 }
 
-/* Drops a packet that the short way has written in part, for lack of memory. */
-static __always_inline int tc_plain_fail(struct __sk_buff *skb, struct packet *p, struct action *a)
+/* Drops a packet that the fast path has written in part, for lack of memory. */
+static __always_inline int tc_fastpath_fail(struct __sk_buff *skb, struct packet *p, struct action *a)
 {
 	*p = (struct packet) { .flow = p->flow, .ifindex = skb->ifindex };
 	*a = (struct action) { .to = a->to };
@@ -236,64 +237,65 @@ static __always_inline int tc_plain_fail(struct __sk_buff *skb, struct packet *p
 }
 
 /* Sends a packet to a backend that answers it directly. */
-static __always_inline int tc_plain_direct(struct __sk_buff *skb, struct packet *p, struct action *a,
-					   const struct plain *plain, struct ct_entry *row)
+static __always_inline int tc_fastpath_direct(struct __sk_buff *skb, struct packet *p, struct action *a,
+					      const struct fastpath *plain, struct ct_entry *row)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct ct_entry *to = &a->to;
 	bool is_whole;
 
 	if (data + plain->l4 + sizeof(struct udphdr) > end || !to->ifindex || !route_is_complete(to) ||
-	    !tc_plain_fits(skb, a, plain) || !(plain_follow(plain, data, row) && plain_touch(&p->flow, row, to)))
-		return PLAIN_UNKNOWN;
+	    !tc_fastpath_fits(skb, a, plain) ||
+	    !(fastpath_follow(plain, data, row) && fastpath_touch(&p->flow, row, to)))
+		return FASTPATH_UNKNOWN;
 	switch (wrap_mode(to)) {
 	case DIRECT_OPT:
-		is_whole = tc_plain_mark(skb, &p->flow, to, plain);
+		is_whole = tc_fastpath_mark(skb, &p->flow, to, plain);
 		break;
 	case DIRECT_GENEVE:
-		is_whole = tc_plain_wrap(skb, &p->flow, to, plain, true);
+		is_whole = tc_fastpath_wrap(skb, &p->flow, to, plain, true);
 		break;
 	default:
-		is_whole = tc_plain_wrap(skb, &p->flow, to, plain, false);
+		is_whole = tc_fastpath_wrap(skb, &p->flow, to, plain, false);
 	}
 	if (!is_whole)
-		return tc_plain_fail(skb, p, a);
+		return tc_fastpath_fail(skb, p, a);
 	skb->tc_index = TC_DONE;
 	return bpf_redirect(to->ifindex, 0);
 }
 
-/* The short way for a packet of one family, see plain.h. A packet that is too big or lacks the
- * neighbor takes the long way. Checksums are changed last, because a helper that changes a packet
+/* The fast path for a packet of one family, see fastpath.h. A packet that is too big or lacks the
+ * neighbor takes the slow path. Checksums are changed last, because a helper that changes a packet
  * invalidates the pointers to its headers. */
-static __always_inline int tc_plain(struct __sk_buff *skb, struct packet *p, struct action *a, bool is_v4)
+static __always_inline int tc_fastpath(struct __sk_buff *skb, struct packet *p, struct action *a, bool is_v4)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct ct_entry *row, *to = &a->to;
-	struct plain plain;
+	struct fastpath plain;
 	bool forward;
 	__u64 sum;
 
-	if (is_v4 ? !plain_read4(&plain, &p->flow, data, end) : !plain_read6(&plain, &p->flow, data, end))
-		return PLAIN_NOT;
-	sum = plain_sum(&p->flow);
+	if (is_v4 ? !fastpath_read4(&plain, &p->flow, data, end) : !fastpath_read6(&plain, &p->flow, data, end))
+		return FASTPATH_NOT;
+	sum = fastpath_sum(&p->flow);
 	row = bpf_map_lookup_elem(&ct, &p->flow);
 	if (!row) {
 		row = bpf_map_lookup_elem(&ct_half, &p->flow);
 		if (!row)
-			return PLAIN_NEW;
-		return plain_is_direct(row, &p->flow, sum, to) ? tc_plain_direct(skb, p, a, &plain, row)
-							       : PLAIN_UNKNOWN;
+			return FASTPATH_NEW;
+		return fastpath_is_direct(row, &p->flow, sum, to) ? tc_fastpath_direct(skb, p, a, &plain, row)
+								  : FASTPATH_UNKNOWN;
 	}
-	if (!plain_copy(row, &p->flow, sum, to))
-		return PLAIN_NOT;
+	if (!fastpath_copy(row, &p->flow, sum, to))
+		return FASTPATH_NOT;
 	if (to->ifindex && (!route_is_complete(to) || tc_is_too_big(skb, a)))
-		return PLAIN_NOT;
-	if (!(plain_follow(&plain, data, row) && plain_touch(&p->flow, row, to)))
-		return PLAIN_NOT;
+		return FASTPATH_NOT;
+	if (!(fastpath_follow(&plain, data, row) && fastpath_touch(&p->flow, row, to)))
+		return FASTPATH_NOT;
 	forward = to->ifindex;
-	plain_rewrite(&plain, data, to, forward);
-	if (skb_replace(skb, plain.check, plain_proto(&plain), to))
-		return tc_plain_fail(skb, p, a);
+	fastpath_rewrite(&plain, data, to, forward);
+	if (skb_replace(skb, plain.check, fastpath_proto(&plain), to))
+		return tc_fastpath_fail(skb, p, a);
 	if (!is_v4)
 		skb_sum_ip6(skb, to, forward);
 	skb->tc_index = TC_DONE;
@@ -306,10 +308,10 @@ static __always_inline int tc_try(struct __sk_buff *skb, struct packet *p, struc
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 
 	if (cfg.growing || skb->vlan_present || data + sizeof(struct ethhdr) > end)
-		return PLAIN_NOT;
-	if (plain_link(data) == bpf_htons(ETH_P_IP))
-		return tc_plain(skb, p, a, true);
-	return plain_link(data) == bpf_htons(ETH_P_IPV6) ? tc_plain(skb, p, a, false) : PLAIN_NOT;
+		return FASTPATH_NOT;
+	if (fastpath_link(data) == bpf_htons(ETH_P_IP))
+		return tc_fastpath(skb, p, a, true);
+	return fastpath_link(data) == bpf_htons(ETH_P_IPV6) ? tc_fastpath(skb, p, a, false) : FASTPATH_NOT;
 }
 
 /* Decides about a packet of an unknown flow. Not static, like tc_apply. */
@@ -331,9 +333,9 @@ static __always_inline int tc_echo(struct __sk_buff *skb, const struct packet *p
 					  : tc_mistake(skb, p, a, leaving);
 }
 
-/* The long way. */
-static __always_inline int tc_go(struct __sk_buff *skb, struct packet *p, struct action *a, __u32 lacks,
-				 bool from_tunnel)
+/* The slow path. */
+static __always_inline int tc_slowpath(struct __sk_buff *skb, struct packet *p, struct action *a, __u32 lacks,
+				       bool from_tunnel)
 {
 	enum parsed parsed = read_packet(skb, p, lacks);
 	int verdict;
@@ -415,17 +417,17 @@ static __always_inline int tc_receive(struct __sk_buff *skb, bool from_tunnel)
 	if (skb->pkt_type != 0 /* PACKET_HOST */)
 		return from_tunnel ? TC_NEXT : tc_group(skb);
 	outcome = tc_try(skb, &p, &a);
-	if (outcome > PLAIN_NOT)
+	if (outcome > FASTPATH_NOT)
 		return tc_deliver(skb, outcome);
-	if (outcome == PLAIN_NEW) {
-		p.tcp_flags = 0; /* neither SYN, FIN nor RST, see plain.h */
+	if (outcome == FASTPATH_NEW) {
+		p.tcp_flags = 0; /* neither SYN, FIN nor RST, see fastpath.h */
 		p.seq = 0;
 		if ((from_tunnel || !source_is_forged(&p)) && masquerade_is_for_pod(&p))
 			return tc_deliver(skb, TC_NEXT);
 	}
 	p = (struct packet) {};
 	a = (struct action) {};
-	return tc_deliver(skb, tc_go(skb, &p, &a, plain_lacks(outcome), from_tunnel));
+	return tc_deliver(skb, tc_slowpath(skb, &p, &a, fastpath_lacks(outcome), from_tunnel));
 }
 
 SEC("tc")

@@ -11,7 +11,7 @@
 #include "lib/fragments.h"
 #include "lib/icmp.h"
 #include "lib/mark.h"
-#include "lib/plainxdp.h"
+#include "lib/fastpathxdp.h"
 #include "lib/wrap.h"
 
 /* The checksum is always complete at XDP: no device has left it to a later one. */
@@ -78,7 +78,7 @@ static __always_inline bool xdp_forwards(const struct packet *p, const struct ac
 
 /* Sends on an ICMP error or a later fragment. Nothing replies to these, because no error may be
  * sent about either. */
-static __always_inline int xdp_apply_plain(struct xdp_md *ctx, const struct packet *p, struct action *a)
+static __always_inline int xdp_apply_portless(struct xdp_md *ctx, const struct packet *p, struct action *a)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 
@@ -204,7 +204,7 @@ __noinline int xdp_wrap(struct xdp_md *ctx, const struct packet *p, struct actio
 }
 
 /* The same for a packet without ports, about which no error may be sent. */
-static __always_inline int xdp_wrap_plain(struct xdp_md *ctx, const struct packet *p, struct action *a)
+static __always_inline int xdp_wrap_portless(struct xdp_md *ctx, const struct packet *p, struct action *a)
 {
 	int verdict = xdp_wrap(ctx, p, a);
 
@@ -221,10 +221,10 @@ __noinline int xdp_fragment(struct xdp_md *ctx, struct packet *p, struct action 
 	if (a->verdict == VERDICT_PASS || !ct_comes_in(&a->to) || route_is_elsewhere(p, &a->to))
 		return XDP_PASS;
 	if (a->to.flags & CT_DIRECT)
-		return xdp_wrap_plain(ctx, p, a);
+		return xdp_wrap_portless(ctx, p, a);
 	if (!rewrite_fragment((void *)(long)ctx->data, (void *)(long)ctx->data_end, p, a))
 		return xdp_mistake(ctx, p, a);
-	return xdp_apply_plain(ctx, p, a);
+	return xdp_apply_portless(ctx, p, a);
 }
 
 __noinline int xdp_icmp(struct xdp_md *ctx, const struct packet *p, struct action *a)
@@ -244,10 +244,10 @@ __noinline int xdp_icmp(struct xdp_md *ctx, const struct packet *p, struct actio
 	if (a->verdict == VERDICT_PASS || !ct_comes_in(&a->to) || route_is_elsewhere(p, &a->to))
 		return XDP_PASS;
 	if (a->to.flags & CT_DIRECT)
-		return xdp_wrap_plain(ctx, p, a);
+		return xdp_wrap_portless(ctx, p, a);
 	if (!icmp_rewrite(data, end, p, &quote, a))
 		return xdp_mistake(ctx, p, a);
-	return xdp_apply_plain(ctx, p, a);
+	return xdp_apply_portless(ctx, p, a);
 }
 
 /* Handles a packet without ports of its own. */
@@ -336,8 +336,8 @@ static __always_inline bool xdp_is_ours(struct xdp_md *ctx)
 	return own && data + sizeof(struct ethhdr) <= end && xdp_is_to(data, own->mac);
 }
 
-/* Drops a packet that the short way has written in part, for lack of headroom. */
-static __always_inline int xdp_plain_fail(struct xdp_md *ctx, struct packet *p, struct action *a)
+/* Drops a packet that the fast path has written in part, for lack of headroom. */
+static __always_inline int xdp_fastpath_fail(struct xdp_md *ctx, struct packet *p, struct action *a)
 {
 	*p = (struct packet) { .flow = p->flow, .ifindex = ctx->ingress_ifindex };
 	*a = (struct action) { .to = a->to };
@@ -345,65 +345,65 @@ static __always_inline int xdp_plain_fail(struct xdp_md *ctx, struct packet *p, 
 }
 
 /* Sends a packet to a backend that answers it directly. */
-static __always_inline int xdp_plain_direct(struct xdp_md *ctx, struct packet *p, struct action *a,
-					    const struct plain *plain, struct ct_entry *row)
+static __always_inline int xdp_fastpath_direct(struct xdp_md *ctx, struct packet *p, struct action *a,
+					       const struct fastpath *plain, struct ct_entry *row)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 len = plain_len(plain, data, end);
+	__u32 len = fastpath_len(plain, data, end);
 	struct ct_entry *to = &a->to;
 	bool is_whole;
 
 	if (!to->ifindex || data + plain->l4 + sizeof(struct udphdr) > end)
-		return PLAIN_UNKNOWN;
+		return FASTPATH_UNKNOWN;
 	if (to->ifindex != ctx->ingress_ifindex || !route_is_complete(to) || !xdp_is_to(data, to->smac))
 		return XDP_PASS;
-	if (!len || !xdp_takes(ctx, a, len + wrap_room(plain_is_v4(plain), wrap_mode(to))) ||
-	    !(plain_follow(plain, data, row) && plain_touch(&p->flow, row, to)))
-		return PLAIN_UNKNOWN;
+	if (!len || !xdp_takes(ctx, a, len + wrap_room(fastpath_is_v4(plain), wrap_mode(to))) ||
+	    !(fastpath_follow(plain, data, row) && fastpath_touch(&p->flow, row, to)))
+		return FASTPATH_UNKNOWN;
 	switch (wrap_mode(to)) {
 	case DIRECT_OPT:
-		is_whole = xdp_plain_mark(ctx, &p->flow, to, plain);
+		is_whole = xdp_fastpath_mark(ctx, &p->flow, to, plain);
 		break;
 	case DIRECT_GENEVE:
-		is_whole = xdp_plain_wrap(ctx, &p->flow, to, plain, true);
+		is_whole = xdp_fastpath_wrap(ctx, &p->flow, to, plain, true);
 		break;
 	default:
-		is_whole = xdp_plain_wrap(ctx, &p->flow, to, plain, false);
+		is_whole = xdp_fastpath_wrap(ctx, &p->flow, to, plain, false);
 	}
-	return is_whole ? XDP_TX : xdp_plain_fail(ctx, p, a);
+	return is_whole ? XDP_TX : xdp_fastpath_fail(ctx, p, a);
 }
 
-/* The short way for a packet of one family, see plain.h. A packet that leaves by the device it came
+/* The fast path for a packet of one family, see fastpath.h. A packet that leaves by the device it came
  * from leaves with the source MAC address that it must have been sent to. */
-static __always_inline int xdp_plain(struct xdp_md *ctx, struct packet *p, struct action *a, bool is_v4)
+static __always_inline int xdp_fastpath(struct xdp_md *ctx, struct packet *p, struct action *a, bool is_v4)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct ct_entry *row, *to = &a->to;
-	struct plain plain;
+	struct fastpath plain;
 	bool forward;
 	__u64 sum;
 
-	if (is_v4 ? !plain_read4(&plain, &p->flow, data, end) : !plain_read6(&plain, &p->flow, data, end))
-		return PLAIN_NOT;
-	sum = plain_sum(&p->flow);
+	if (is_v4 ? !fastpath_read4(&plain, &p->flow, data, end) : !fastpath_read6(&plain, &p->flow, data, end))
+		return FASTPATH_NOT;
+	sum = fastpath_sum(&p->flow);
 	row = bpf_map_lookup_elem(&ct, &p->flow);
 	if (!row) {
 		row = bpf_map_lookup_elem(&ct_half, &p->flow);
 		if (!row)
-			return PLAIN_NEW;
-		return plain_is_direct(row, &p->flow, sum, to) ? xdp_plain_direct(ctx, p, a, &plain, row)
-							       : PLAIN_UNKNOWN;
+			return FASTPATH_NEW;
+		return fastpath_is_direct(row, &p->flow, sum, to) ? xdp_fastpath_direct(ctx, p, a, &plain, row)
+								  : FASTPATH_UNKNOWN;
 	}
-	if (!plain_copy(row, &p->flow, sum, to))
-		return PLAIN_NOT;
+	if (!fastpath_copy(row, &p->flow, sum, to))
+		return FASTPATH_NOT;
 	forward = to->ifindex;
 	if (forward ? to->ifindex != ctx->ingress_ifindex || !route_is_complete(to) || !xdp_is_to(data, to->smac)
 		    : !xdp_is_ours(ctx))
 		return XDP_PASS;
-	if (!(plain_follow(&plain, data, row) && plain_touch(&p->flow, row, to)))
-		return PLAIN_NOT;
-	plain_rewrite(&plain, data, to, forward);
-	rewrite_check(data + plain.check, plain_proto(&plain), to);
+	if (!(fastpath_follow(&plain, data, row) && fastpath_touch(&p->flow, row, to)))
+		return FASTPATH_NOT;
+	fastpath_rewrite(&plain, data, to, forward);
+	rewrite_check(data + plain.check, fastpath_proto(&plain), to);
 	return forward ? XDP_TX : XDP_PASS;
 }
 
@@ -413,10 +413,10 @@ static __always_inline int xdp_try(struct xdp_md *ctx, struct packet *p, struct 
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 
 	if (cfg.growing || data + sizeof(struct ethhdr) > end)
-		return PLAIN_NOT;
-	if (plain_link(data) == bpf_htons(ETH_P_IP))
-		return xdp_plain(ctx, p, a, true);
-	return plain_link(data) == bpf_htons(ETH_P_IPV6) ? xdp_plain(ctx, p, a, false) : PLAIN_NOT;
+		return FASTPATH_NOT;
+	if (fastpath_link(data) == bpf_htons(ETH_P_IP))
+		return xdp_fastpath(ctx, p, a, true);
+	return fastpath_link(data) == bpf_htons(ETH_P_IPV6) ? xdp_fastpath(ctx, p, a, false) : FASTPATH_NOT;
 }
 
 SEC("xdp.frags")
@@ -428,13 +428,13 @@ int xdp_from_netdev(struct xdp_md *ctx)
 	int outcome;
 
 	outcome = xdp_try(ctx, &p, &a);
-	if (outcome > PLAIN_NOT)
+	if (outcome > FASTPATH_NOT)
 		return outcome;
 	if (!xdp_is_ours(ctx))
 		return XDP_PASS;
 	p = (struct packet) { .ifindex = ctx->ingress_ifindex, .bounces = true };
 	a = (struct action) {};
-	parsed = xdp_parse(ctx, &p, plain_lacks(outcome));
+	parsed = xdp_parse(ctx, &p, fastpath_lacks(outcome));
 	if (p.is_tagged || source_is_forged(&p) || (cfg.dsr_accept && option_is_due(&p) && xdp_is_marked(ctx, &p)))
 		return XDP_PASS;
 	if (parsed != PARSED_FLOW)

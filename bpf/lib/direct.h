@@ -5,7 +5,7 @@
  * packet chooses again, from the same tables and by the same hash; so does another node that the
  * network routes the flow to. Every packet says what the client dialed, so the backend's node need
  * not have seen an earlier one. See wrap.h for the encapsulation and unwrap.h for the backend's
- * node. Nearly all packets take the short way, see plain.h. */
+ * node. Nearly all packets take the fast path, see fastpath.h. */
 #pragma once
 
 #include "first.h"

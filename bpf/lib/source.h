@@ -17,9 +17,9 @@ static __always_inline bool source_leaves(const struct flow *flow, const struct 
 	return (row->flags & (CT_REPLY | CT_NODE)) == CT_REPLY && addr_equal(&flow->daddr, &row->daddr);
 }
 
-/* Reports whether a packet belongs to a flow that the short way handles, established or with a backend
+/* Reports whether a packet belongs to a flow that the fast path handles, established or with a backend
  * that answers directly, and of which such packets come in by devices: its row stands for the check
- * there, and so it does here. What may begin a flow anew never goes the short way. */
+ * there, and so it does here. What may begin a flow anew never goes the fast path. */
 static __always_inline bool source_is_known(const struct packet *p)
 {
 	struct flow key = p->flow; /* as in pods_at */

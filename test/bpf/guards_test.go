@@ -76,7 +76,7 @@ func (w *world) guardedEnds(f family) (list []guardedEnd) {
 		if p.extension = make([]byte, 8); f.any == "0.0.0.0" {
 			p.extension, p.options = nil, 2
 		}
-		list = append(list, guardedEnd{name + ", the long way", program, p, row})
+		list = append(list, guardedEnd{name + ", the slow path", program, p, row})
 	}
 	add("a request", w.in, client, vip, rowOf(snat, pod, false), 0)
 	add("an answer", w.in, pod, snat, rowOf(vip, client, true), 0)

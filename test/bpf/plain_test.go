@@ -131,7 +131,7 @@ func (w *world) meet(t *testing.T, flow bpf.MapsFlow, row bpf.MapsCtEntry, frame
 }
 
 // The short path treats every packet and row as the long one does.
-func TestShortWay(t *testing.T) {
+func TestFastPath(t *testing.T) {
 	config := standardConfig()
 	config.TickShift = 31
 	eachWith(t, config, func(t *testing.T, w *world, f family) {
@@ -238,7 +238,7 @@ func directRows(mode uint8, from, to string, now uint32) map[string]bpf.MapsCtEn
 }
 
 // The short path also does what the long one does for flows whose backends answer directly.
-func TestShortWayDirect(t *testing.T) {
+func TestFastPathDirect(t *testing.T) {
 	config := standardConfig()
 	config.TickShift = 31
 	eachWith(t, config, func(t *testing.T, w *world, f family) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* This file contains how XDP sends packets of flows that their backend answers directly on the
- * short way, see plain.h. If a function returns false for lack of headroom, the packet has been
+ * fast path, see fastpath.h. If a function returns false for lack of headroom, the packet has been
  * written in part. */
 #pragma once
 
-#include "plain.h"
+#include "fastpath.h"
 
 /* Reports whether the device that a packet came in by accepts `len` bytes, or the packet's own
  * length if that is zero. */
@@ -26,10 +26,11 @@ static __always_inline void xdp_copy(void *to, const void *from, __u32 len)
 }
 
 /* Encapsulates a packet for its backend. */
-static __always_inline bool xdp_plain_wrap(struct xdp_md *ctx, const struct flow *flow, const struct ct_entry *to,
-					   const struct plain *plain, bool is_geneve)
+static __always_inline bool xdp_fastpath_wrap(struct xdp_md *ctx, const struct flow *flow,
+					      const struct ct_entry *to, const struct fastpath *plain,
+					      bool is_geneve)
 {
-	__u32 room = wrap_room(plain_is_v4(plain), is_geneve ? DIRECT_GENEVE : DIRECT_IPIP);
+	__u32 room = wrap_room(fastpath_is_v4(plain), is_geneve ? DIRECT_GENEVE : DIRECT_IPIP);
 	void *data;
 
 	if (bpf_xdp_adjust_head(ctx, -(int)room))
@@ -37,27 +38,27 @@ static __always_inline bool xdp_plain_wrap(struct xdp_md *ctx, const struct flow
 	data = (void *)(long)ctx->data;
 	if (data + room + plain->l4 > (void *)(long)ctx->data_end)
 		return false;
-	plain_wrap(plain, flow, data, to, is_geneve);
+	fastpath_wrap(plain, flow, data, to, is_geneve);
 	return true;
 }
 
 /* Sends a packet to its backend with what its client dialed in an option. */
-static __always_inline bool xdp_plain_mark(struct xdp_md *ctx, const struct flow *flow, const struct ct_entry *to,
-					   const struct plain *plain)
+static __always_inline bool xdp_fastpath_mark(struct xdp_md *ctx, const struct flow *flow,
+					      const struct ct_entry *to, const struct fastpath *plain)
 {
-	__u32 room = wrap_room(plain_is_v4(plain), DIRECT_OPT);
+	__u32 room = wrap_room(fastpath_is_v4(plain), DIRECT_OPT);
 	void *data = (void *)(long)ctx->data;
 
 	if (data + plain->check + sizeof(__u16) > (void *)(long)ctx->data_end)
 		return false;
-	plain_rewrite(plain, data, to, true);
-	rewrite_check(data + plain->check, plain_proto(plain), to);
+	fastpath_rewrite(plain, data, to, true);
+	rewrite_check(data + plain->check, fastpath_proto(plain), to);
 	if (bpf_xdp_adjust_head(ctx, -(int)room))
 		return false;
 	data = (void *)(long)ctx->data;
 	if (data + room + plain->l4 > (void *)(long)ctx->data_end)
 		return false;
 	xdp_copy(data, data + room, plain->l4);
-	plain_mark(plain, data, flow);
+	fastpath_mark(plain, data, flow);
 	return true;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the short way, for what nearly all packets are: TCP or UDP without VLAN tags,
+/* This file contains the fast path, for what nearly all packets are: TCP or UDP without VLAN tags,
  * options or extension headers, unfragmented, of an established flow, where only the time has to be
  * noted; or of a flow that its backend answers directly, after its first packet. All of it is
  * inline, because where the processor has to guard returns against speculation a return costs as
@@ -7,7 +7,7 @@
  * the seal read it, and the offset and length of every header are compile-time constants.
  *
  * Any other packet is parsed again from its beginning (packet.h) and decided by decide.h; both ways
- * must have the same results. So the short way writes nothing before it is certain that it can
+ * must have the same results. So the fast path writes nothing before it is certain that it can
  * handle the packet. */
 #pragma once
 
@@ -18,31 +18,31 @@
 #include "wrap.h"
 
 /* Values below those that the programs' verdicts use. */
-enum plain_outcome {
-	PLAIN_NOT = -2,	    /* the packet takes the long way */
-	PLAIN_UNKNOWN = -3, /* likewise, and `ct` has no row for its flow */
-	PLAIN_NEW = -4,	    /* likewise, and neither has `ct_half` */
+enum fastpath_outcome {
+	FASTPATH_NOT = -2,     /* the packet takes the slow path */
+	FASTPATH_UNKNOWN = -3, /* likewise, and `ct` has no row for its flow */
+	FASTPATH_NEW = -4,     /* likewise, and neither has `ct_half` */
 };
 
 enum {
-	PLAIN_L3 = sizeof(struct ethhdr),
-	PLAIN_IP4 = 0x45, /* version 4, without options */
+	FASTPATH_L3 = sizeof(struct ethhdr),
+	FASTPATH_IP4 = 0x45, /* version 4, without options */
 };
 
 /* The offsets of the header with the ports and of its checksum. From here on the verifier tracks
  * the second as a variable, and would not see that it depends on the protocol. */
-struct plain {
+struct fastpath {
 	__u32 l4;
 	__u32 check;
 };
 
 /* A compile-time constant. */
-static __always_inline bool plain_is_v4(const struct plain *p)
+static __always_inline bool fastpath_is_v4(const struct fastpath *p)
 {
-	return p->l4 == PLAIN_L3 + sizeof(struct iphdr);
+	return p->l4 == FASTPATH_L3 + sizeof(struct iphdr);
 }
 
-static __always_inline __u8 plain_proto(const struct plain *p)
+static __always_inline __u8 fastpath_proto(const struct fastpath *p)
 {
 	return p->check == p->l4 + offsetof(struct tcphdr, check) ? IPPROTO_TCP : IPPROTO_UDP;
 }
@@ -50,7 +50,8 @@ static __always_inline __u8 plain_proto(const struct plain *p)
 /* Excluded are packets without hops left, which are not forwarded; flags that begin or end a flow,
  * which have to be noted; and Geneve, which may contain another packet. The ports and the protocol
  * are the last word of the key. */
-static __always_inline bool plain_read_l4(struct plain *p, struct flow *flow, void *data, void *end, __u8 proto)
+static __always_inline bool fastpath_read_l4(struct fastpath *p, struct flow *flow, void *data, void *end,
+					     __u8 proto)
 {
 	void *l4 = data + p->l4;
 	__u64 word;
@@ -72,52 +73,52 @@ static __always_inline bool plain_read_l4(struct plain *p, struct flow *flow, vo
 
 /* Writes an IPv4 address as a key has it, in the byte order that these programs are compiled
  * for. */
-static __always_inline void plain_addr4(struct addr *addr, __be32 ip)
+static __always_inline void fastpath_addr4(struct addr *addr, __be32 ip)
 {
 	__u64 words[2] = { 0, (__u64)ip << 32 | bpf_htonl(0xffff) };
 
 	__builtin_memcpy(addr, words, sizeof(words));
 }
 
-static __always_inline bool plain_read4(struct plain *p, struct flow *flow, void *data, void *end)
+static __always_inline bool fastpath_read4(struct fastpath *p, struct flow *flow, void *data, void *end)
 {
-	struct iphdr *ip = data + PLAIN_L3;
+	struct iphdr *ip = data + FASTPATH_L3;
 
-	if ((void *)(ip + 1) > end || *(__u8 *)ip != PLAIN_IP4 || ip->ttl <= 1 ||
+	if ((void *)(ip + 1) > end || *(__u8 *)ip != FASTPATH_IP4 || ip->ttl <= 1 ||
 	    ip->frag_off & bpf_htons(IP4_MORE | IP4_OFFSET))
 		return false;
-	p->l4 = PLAIN_L3 + sizeof(*ip);
-	plain_addr4(&flow->saddr, ip->saddr);
-	plain_addr4(&flow->daddr, ip->daddr);
-	return plain_read_l4(p, flow, data, end, ip->protocol);
+	p->l4 = FASTPATH_L3 + sizeof(*ip);
+	fastpath_addr4(&flow->saddr, ip->saddr);
+	fastpath_addr4(&flow->daddr, ip->daddr);
+	return fastpath_read_l4(p, flow, data, end, ip->protocol);
 }
 
 /* An address with one half zero may be a mapped IPv4 address, which must not be on the wire, so it
- * takes the long way. */
-static __always_inline bool plain_read6(struct plain *p, struct flow *flow, void *data, void *end)
+ * takes the slow path. */
+static __always_inline bool fastpath_read6(struct fastpath *p, struct flow *flow, void *data, void *end)
 {
-	struct ipv6hdr *ip = data + PLAIN_L3;
+	struct ipv6hdr *ip = data + FASTPATH_L3;
 	const __u64 *from = (void *)&ip->saddr;
 
 	if ((void *)(ip + 1) > end || *(__u8 *)ip >> 4 != 6 || ip->hop_limit <= 1 || !from[0] || !from[2])
 		return false;
-	p->l4 = PLAIN_L3 + sizeof(*ip);
+	p->l4 = FASTPATH_L3 + sizeof(*ip);
 	for (int i = 0; i < 4; i++)
 		__builtin_memcpy((__u64 *)flow + i, from + i, sizeof(*from));
-	return plain_read_l4(p, flow, data, end, ip->nexthdr);
+	return fastpath_read_l4(p, flow, data, end, ip->nexthdr);
 }
 
 /* The field behind the MAC addresses. */
-static __always_inline __be16 plain_link(void *data)
+static __always_inline __be16 fastpath_link(void *data)
 {
 	return *(__be16 *)(data + offsetof(struct ethhdr, h_proto));
 }
 
-/* Copies a row. What should leave and comes in takes the long way, on which its source is asked for.
+/* Copies a row. What should leave and comes in takes the slow path, on which its source is asked for.
  * The barrier keeps the compiler from splitting the copy up and keeping the parts on
  * the stack a second time. */
-static __always_inline bool plain_copy(const struct ct_entry *row, const struct flow *flow, __u64 sum,
-				       struct ct_entry *to)
+static __always_inline bool fastpath_copy(const struct ct_entry *row, const struct flow *flow, __u64 sum,
+					  struct ct_entry *to)
 {
 	bool is_whole = ct_copy(row, sum, to);
 
@@ -127,7 +128,7 @@ static __always_inline bool plain_copy(const struct ct_entry *row, const struct 
 
 /* The part of the seal's sum that comes from the key. It is computed before the lookup; otherwise
  * everything it is made of would have to stay on the stack, which is nearly full. */
-static __always_inline __u64 plain_sum(const struct flow *flow)
+static __always_inline __u64 fastpath_sum(const struct flow *flow)
 {
 	__u64 sum = ct_sum(flow);
 
@@ -139,7 +140,7 @@ static __always_inline __u64 plain_sum(const struct flow *flow)
  * have changed, its RST was not accepted, or its client may no longer be allowed. The previous
  * `seen` is read only where it is needed. It may be the current tick by then: then another packet
  * has done what is due. */
-static __always_inline bool plain_touch(const struct flow *flow, struct ct_entry *row, struct ct_entry *to)
+static __always_inline bool fastpath_touch(const struct flow *flow, struct ct_entry *row, struct ct_entry *to)
 {
 	__u32 now = ct_now();
 
@@ -156,13 +157,13 @@ static __always_inline bool plain_touch(const struct flow *flow, struct ct_entry
 }
 
 /* Notes how far a TCP packet has brought its direction, see seq.h. False: it is not where its
- * direction is, so it takes the long way. The ports and the sequence number are in the bytes that
- * every packet on the short way has. */
-static __always_inline bool plain_follow(const struct plain *p, void *data, struct ct_entry *row)
+ * direction is, so it takes the slow path. The ports and the sequence number are in the bytes that
+ * every packet on the fast path has. */
+static __always_inline bool fastpath_follow(const struct fastpath *p, void *data, struct ct_entry *row)
 {
 	__u16 half, known;
 
-	if (plain_proto(p) != IPPROTO_TCP)
+	if (fastpath_proto(p) != IPPROTO_TCP)
 		return true;
 	half = bpf_ntohs(*(__be16 *)(data + p->l4 + offsetof(struct tcphdr, seq)));
 	if (!half)
@@ -179,28 +180,28 @@ static __always_inline bool plain_follow(const struct plain *p, void *data, stru
 
 /* Copies a row of `ct_half` if its flow is answered by the backend directly and only the time has
  * to be noted. */
-static __always_inline bool plain_is_direct(const struct ct_entry *row, const struct flow *flow, __u64 sum,
-					    struct ct_entry *to)
+static __always_inline bool fastpath_is_direct(const struct ct_entry *row, const struct flow *flow, __u64 sum,
+					       struct ct_entry *to)
 {
-	return row->flags & CT_DIRECT && plain_copy(row, flow, sum, to) && to->flags & CT_DIRECT &&
+	return row->flags & CT_DIRECT && fastpath_copy(row, flow, sum, to) && to->flags & CT_DIRECT &&
 	       to->state == CT_OPEN;
 }
 
 /* The length of a packet according to its header; zero if the header does not tell. */
-static __always_inline __u32 plain_len(const struct plain *p, void *data, void *end)
+static __always_inline __u32 fastpath_len(const struct fastpath *p, void *data, void *end)
 {
 	if (data + p->l4 > end)
 		return 0;
-	if (plain_is_v4(p))
-		return bpf_ntohs(((struct iphdr *)(data + PLAIN_L3))->tot_len);
-	return sizeof(struct ipv6hdr) + bpf_ntohs(((struct ipv6hdr *)(data + PLAIN_L3))->payload_len);
+	if (fastpath_is_v4(p))
+		return bpf_ntohs(((struct iphdr *)(data + FASTPATH_L3))->tot_len);
+	return sizeof(struct ipv6hdr) + bpf_ntohs(((struct ipv6hdr *)(data + FASTPATH_L3))->payload_len);
 }
 
-static __always_inline void plain_hop(const struct plain *p, void *data)
+static __always_inline void fastpath_hop(const struct fastpath *p, void *data)
 {
-	struct iphdr *ip = data + PLAIN_L3;
+	struct iphdr *ip = data + FASTPATH_L3;
 
-	if (!plain_is_v4(p)) {
+	if (!fastpath_is_v4(p)) {
 		((struct ipv6hdr *)ip)->hop_limit--;
 		return;
 	}
@@ -210,49 +211,49 @@ static __always_inline void plain_hop(const struct plain *p, void *data)
 
 /* Writes the encapsulation and the link header into the room in front of an unchanged packet.
  * Returns the change to the sum over the whole packet. */
-static __always_inline __u64 plain_wrap(const struct plain *p, const struct flow *flow, void *data,
-					const struct ct_entry *to, bool is_geneve)
+static __always_inline __u64 fastpath_wrap(const struct fastpath *p, const struct flow *flow, void *data,
+					   const struct ct_entry *to, bool is_geneve)
 {
-	void *inner = data + wrap_room(plain_is_v4(p), is_geneve ? DIRECT_GENEVE : DIRECT_IPIP),
-	     *ip = data + PLAIN_L3;
-	__u64 diff = plain_is_v4(p) ? 0 : (__u16)~bpf_htons(1);
+	void *inner = data + wrap_room(fastpath_is_v4(p), is_geneve ? DIRECT_GENEVE : DIRECT_IPIP),
+	     *ip = data + FASTPATH_L3;
+	__u64 diff = fastpath_is_v4(p) ? 0 : (__u16)~bpf_htons(1);
 
-	plain_hop(p, inner);
-	diff += plain_is_v4(p) ? wrap_header4(ip, inner + PLAIN_L3, to, is_geneve)
-			       : wrap_header6(ip, inner + PLAIN_L3, to, is_geneve);
+	fastpath_hop(p, inner);
+	diff += fastpath_is_v4(p) ? wrap_header4(ip, inner + FASTPATH_L3, to, is_geneve)
+				  : wrap_header6(ip, inner + FASTPATH_L3, to, is_geneve);
 	asm volatile("" : "+r"(diff)); /* added up by now: the stack has no room for its parts */
 	if (is_geneve)
-		diff += wrap_tunnel(data + p->l4, to, plain_is_v4(p), wrap_number(ct_hash(flow)),
-				    plain_len(p, inner, inner + p->l4));
+		diff += wrap_tunnel(data + p->l4, to, fastpath_is_v4(p), wrap_number(ct_hash(flow)),
+				    fastpath_len(p, inner, inner + p->l4));
 	rewrite_hosts(data, to);
-	((struct ethhdr *)data)->h_proto = plain_is_v4(p) ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
+	((struct ethhdr *)data)->h_proto = fastpath_is_v4(p) ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
 	return diff;
 }
 
 /* Writes the option. Returns the same. */
-static __always_inline __u16 plain_mark(const struct plain *p, void *data, const struct flow *flow)
+static __always_inline __u16 fastpath_mark(const struct fastpath *p, void *data, const struct flow *flow)
 {
-	return plain_is_v4(p) ? option_put4(data + PLAIN_L3, flow) : option_put6(data + PLAIN_L3, flow);
+	return fastpath_is_v4(p) ? option_put4(data + FASTPATH_L3, flow) : option_put6(data + FASTPATH_L3, flow);
 }
 
 /* Rewrites everything but the TCP or UDP checksum. */
-static __always_inline void plain_rewrite(const struct plain *p, void *data, const struct ct_entry *to,
-					  bool forward)
+static __always_inline void fastpath_rewrite(const struct fastpath *p, void *data, const struct ct_entry *to,
+					     bool forward)
 {
 	rewrite_ports(data + p->l4, to);
-	if (plain_is_v4(p))
-		rewrite_ip4(data + PLAIN_L3, to, forward);
+	if (fastpath_is_v4(p))
+		rewrite_ip4(data + FASTPATH_L3, to, forward);
 	else
-		rewrite_ip6(data + PLAIN_L3, to, forward);
+		rewrite_ip6(data + FASTPATH_L3, to, forward);
 	if (forward)
 		rewrite_hosts(data, to);
 }
 
 /* Returns the maps known to lack the packet's flow, an enum lacks, from the outcome of the short
- * way. Not static: so the verifier walks the long way once, and not for each outcome. */
-__noinline int plain_lacks(int outcome)
+ * way. Not static: so the verifier walks the slow path once, and not for each outcome. */
+__noinline int fastpath_lacks(int outcome)
 {
-	if (outcome == PLAIN_NEW)
+	if (outcome == FASTPATH_NEW)
 		return LACKS_CT | LACKS_HALF;
-	return outcome == PLAIN_UNKNOWN ? LACKS_CT : 0;
+	return outcome == FASTPATH_UNKNOWN ? LACKS_CT : 0;
 }
