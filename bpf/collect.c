@@ -96,8 +96,8 @@ static __always_inline __u32 collect_direct_phase(const struct ct_entry *request
 
 /* The same for a flow that is not established. `seen` in a TCP request's row is no time; if its
  * reply was evicted, the row may go. */
-static __always_inline bool collect_half_over(const struct collect_run *r, __u8 proto,
-					      const struct collect_pair *pair)
+static __always_inline bool collect_pending_over(const struct collect_run *r, __u8 proto,
+						 const struct collect_pair *pair)
 {
 	__u32 now = r->jiffies >> r->tick_shift;
 	__u32 limit = collect_limit(r, proto, CT_PHASE_HALF_OPEN);
@@ -156,16 +156,16 @@ static long collect_open(__u32 index, struct collect_run **r)
 	return 0;
 }
 
-static long collect_half(__u32 index, struct collect_run **r)
+static long collect_pending(__u32 index, struct collect_run **r)
 {
 	struct doomed *d = bpf_map_lookup_elem(&doomed, &index);
 	struct collect_pair pair = {};
 
-	if (!d || !collect_find(&ct_half, d, &pair))
+	if (!d || !collect_find(&ct_pending, d, &pair))
 		return 0;
-	if (d->why == DOOM_IDLE && !collect_half_over(*r, d->request.proto, &pair))
+	if (d->why == DOOM_IDLE && !collect_pending_over(*r, d->request.proto, &pair))
 		return 0;
-	turnover_deleted_late(LRU_CT_HALF, collect_delete(&ct_half, d, &pair));
+	turnover_deleted_late(LRU_CT_PENDING, collect_delete(&ct_pending, d, &pair));
 	d->outcome = DOOM_DELETED;
 	return 0;
 }
@@ -192,12 +192,12 @@ int collect_from_ct(void)
 }
 
 SEC("syscall")
-int collect_from_half(void)
+int collect_from_pending(void)
 {
 	struct collect_run *r = collect_begin();
 
 	if (r)
-		bpf_loop(r->count, collect_half, &r, 0);
+		bpf_loop(r->count, collect_pending, &r, 0);
 	return 0;
 }
 

@@ -280,7 +280,7 @@ static __always_inline int tc_fastpath(struct __sk_buff *skb, struct packet *p, 
 	sum = fastpath_sum(&p->flow);
 	row = bpf_map_lookup_elem(&ct, &p->flow);
 	if (!row) {
-		row = bpf_map_lookup_elem(&ct_half, &p->flow);
+		row = bpf_map_lookup_elem(&ct_pending, &p->flow);
 		if (!row)
 			return FASTPATH_NEW;
 		return fastpath_is_direct(row, &p->flow, sum, to) ? tc_fastpath_direct(skb, p, a, &plain, row)

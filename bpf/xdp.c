@@ -388,7 +388,7 @@ static __always_inline int xdp_fastpath(struct xdp_md *ctx, struct packet *p, st
 	sum = fastpath_sum(&p->flow);
 	row = bpf_map_lookup_elem(&ct, &p->flow);
 	if (!row) {
-		row = bpf_map_lookup_elem(&ct_half, &p->flow);
+		row = bpf_map_lookup_elem(&ct_pending, &p->flow);
 		if (!row)
 			return FASTPATH_NEW;
 		return fastpath_is_direct(row, &p->flow, sum, to) ? xdp_fastpath_direct(ctx, p, a, &plain, row)

@@ -244,11 +244,11 @@ static __always_inline bool ct_leads(const struct ct_entry *row, const struct fl
 	       row->dport == flow->sport && row->sport == flow->dport;
 }
 
-/* A request's row in `ct_half` is valid only while the reply's row is there too. */
+/* A request's row in `ct_pending` is valid only while the reply's row is there too. */
 static __noinline int ct_is_whole(const struct flow *flow, const struct ct_entry *row)
 {
 	struct flow back = ct_back(flow, row);
-	struct ct_entry *reply = bpf_map_lookup_elem(&ct_half, &back);
+	struct ct_entry *reply = bpf_map_lookup_elem(&ct_pending, &back);
 
 	return row->flags & (CT_REPLY | CT_DIRECT) || (reply && ct_leads(reply, flow));
 }
@@ -266,7 +266,7 @@ __noinline int ct_known(const struct flow *flow, struct ct_entry *out)
 	key = *flow;
 	if (ct_find(&ct, &key, out, &torn))
 		return CT_KNOWN;
-	if (!torn && ct_find(&ct_half, &key, out, &torn))
+	if (!torn && ct_find(&ct_pending, &key, out, &torn))
 		return ct_is_whole(&key, out) ? CT_KNOWN : CT_UNKNOWN;
 	return torn ? CT_TORN : CT_UNKNOWN;
 }
@@ -277,25 +277,25 @@ static __always_inline bool ct_same_rewrite(const struct ct_entry *a, const stru
 	       a->dport == b->dport;
 }
 
-static __always_inline void ct_half_delete(const struct flow *flow)
+static __always_inline void ct_pending_delete(const struct flow *flow)
 {
-	if (!bpf_map_delete_elem(&ct_half, flow))
-		turnover_deleted(LRU_CT_HALF, 1);
+	if (!bpf_map_delete_elem(&ct_pending, flow))
+		turnover_deleted(LRU_CT_PENDING, 1);
 }
 
 /* Claims a flow for a row: no other flow may have it, in either map. The order matters: a flow that
- * is being established is inserted into `ct` before it leaves `ct_half`, so this cannot miss it in
+ * is being established is inserted into `ct` before it leaves `ct_pending`, so this cannot miss it in
  * both. */
 static __always_inline bool ct_claim(const struct flow *flow, const struct ct_entry *row)
 {
-	if (bpf_map_update_elem(&ct_half, flow, row, BPF_NOEXIST)) {
-		struct ct_entry *known = bpf_map_lookup_elem(&ct_half, flow);
+	if (bpf_map_update_elem(&ct_pending, flow, row, BPF_NOEXIST)) {
+		struct ct_entry *known = bpf_map_lookup_elem(&ct_pending, flow);
 
 		return known && ct_same_rewrite(known, row);
 	}
-	turnover_made(LRU_CT_HALF);
+	turnover_made(LRU_CT_PENDING);
 	if (!table_lookup(flow))
 		return true;
-	ct_half_delete(flow);
+	ct_pending_delete(flow);
 	return false;
 }

@@ -3,7 +3,7 @@
  * context: that is only passed on to bpf_fib_lookup. */
 #pragma once
 
-#include "half.h"
+#include "pending.h"
 
 /* Looks the route of an established flow up again. */
 static __noinline int decide_refresh(void *ctx, const struct packet *p, struct action *a)
@@ -112,7 +112,7 @@ static __always_inline bool decide_known(void *ctx, const struct packet *p, stru
 		action_drop(a, REASON_FLOW_RACE);
 	if (!row)
 		return torn;
-	if (half_refuses(p, a))
+	if (pending_refuses(p, a))
 		return true;
 	if (a->to.flags & CT_INSIDE || route_is_elsewhere(p, &a->to))
 		return true;
@@ -127,7 +127,7 @@ static __always_inline bool decide_known(void *ctx, const struct packet *p, stru
  * False: nothing is known of the packet's flow, which may begin with it. */
 static __always_inline bool decide(void *ctx, const struct packet *p, struct action *a)
 {
-	return decide_known(ctx, p, a) || half_decide(ctx, p, a);
+	return decide_known(ctx, p, a) || pending_decide(ctx, p, a);
 }
 
 /* Reports whether a packet may open a new connection. At a pod's device a SYN-ACK may not: there it
@@ -171,10 +171,11 @@ static __always_inline bool decide_is_lured(const struct packet *p, const struct
 }
 
 /* The same for a flow that is not established. */
-static __always_inline bool decide_half_at(void *ctx, const struct packet *p, struct action *a, enum ct_side side)
+static __always_inline bool decide_pending_at(void *ctx, const struct packet *p, struct action *a,
+					      enum ct_side side)
 {
 	bool torn = false;
-	struct ct_entry *row = ct_find(&ct_half, &p->flow, &a->to, &torn);
+	struct ct_entry *row = ct_find(&ct_pending, &p->flow, &a->to, &torn);
 
 	if (torn)
 		action_drop(a, REASON_FLOW_RACE);
@@ -184,11 +185,11 @@ static __always_inline bool decide_half_at(void *ctx, const struct packet *p, st
 		return true;
 	if (side == CT_LEAVING && decide_is_lured(p, &a->to))
 		return false;
-	half_touch(ctx, p, row, a);
+	pending_touch(ctx, p, row, a);
 	if (!(a->to.flags & CT_REPLY))
-		return half_request(ctx, p, a);
+		return pending_request(ctx, p, a);
 	a->verdict = VERDICT_REWRITE;
-	half_answered(p, &a->to);
+	pending_answered(p, &a->to);
 	return true;
 }
 
@@ -199,5 +200,5 @@ static __always_inline bool decide_half_at(void *ctx, const struct packet *p, st
  * has the row. */
 static __always_inline bool decide_at(void *ctx, const struct packet *p, struct action *a, enum ct_side side)
 {
-	return decide_known_at(ctx, p, a, side) || decide_half_at(ctx, p, a, side);
+	return decide_known_at(ctx, p, a, side) || decide_pending_at(ctx, p, a, side);
 }

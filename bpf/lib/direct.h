@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* This file contains flows to backends on other nodes that reply to their clients themselves:
  * direct server return. The node that forwards such a flow never sees a reply, so there is one row
- * and no proof that the client exists: the row stays in `ct_half`. If it is evicted, the next
+ * and no proof that the client exists: the row stays in `ct_pending`. If it is evicted, the next
  * packet chooses again, from the same tables and by the same hash; so does another node that the
  * network routes the flow to. Every packet says what the client dialed, so the backend's node need
  * not have seen an earlier one. See wrap.h for the encapsulation and unwrap.h for the backend's
@@ -16,7 +16,7 @@ static __noinline int direct_refresh(void *ctx, const struct packet *p, struct a
 {
 	if (!ways_refresh(ctx, p, &a->to))
 		return 0;
-	return bpf_map_update_elem(&ct_half, &p->flow, &a->to, BPF_EXIST);
+	return bpf_map_update_elem(&ct_pending, &p->flow, &a->to, BPF_EXIST);
 }
 
 /* Drops a packet whose client is no longer in the source ranges, and ends its flow; true if it did.
@@ -49,7 +49,7 @@ static __noinline int direct_decide(void *ctx, const struct packet *p, struct ct
 	if (direct_cuts(p, a, now))
 		return true;
 	if (p->is_unwrapped || (packet_is_syn(p) && a->to.state > CT_OPEN)) {
-		ct_half_delete(&p->flow);
+		ct_pending_delete(&p->flow);
 		return false;
 	}
 	a->verdict = VERDICT_REWRITE;

@@ -21,7 +21,7 @@
 enum fastpath_outcome {
 	FASTPATH_NOT = -2,     /* the packet takes the slow path */
 	FASTPATH_UNKNOWN = -3, /* likewise, and `ct` has no row for its flow */
-	FASTPATH_NEW = -4,     /* likewise, and neither has `ct_half` */
+	FASTPATH_NEW = -4,     /* likewise, and neither has `ct_pending` */
 };
 
 enum {
@@ -167,7 +167,7 @@ static __always_inline bool fastpath_follow(const struct fastpath *p, void *data
 		return true;
 	half = bpf_ntohs(*(__be16 *)(data + p->l4 + offsetof(struct tcphdr, seq)));
 	if (!half)
-		half = 1; /* as in seq_half */
+		half = 1; /* as in seq_high */
 	known = row->seq_hi;
 	if (half == known)
 		return true;
@@ -178,7 +178,7 @@ static __always_inline bool fastpath_follow(const struct fastpath *p, void *data
 	return true;
 }
 
-/* Copies a row of `ct_half` if its flow is answered by the backend directly and only the time has
+/* Copies a row of `ct_pending` if its flow is answered by the backend directly and only the time has
  * to be noted. */
 static __always_inline bool fastpath_is_direct(const struct ct_entry *row, const struct flow *flow, __u64 sum,
 					       struct ct_entry *to)
@@ -254,6 +254,6 @@ static __always_inline void fastpath_rewrite(const struct fastpath *p, void *dat
 __noinline int fastpath_lacks(int outcome)
 {
 	if (outcome == FASTPATH_NEW)
-		return LACKS_CT | LACKS_HALF;
+		return LACKS_CT | LACKS_PENDING;
 	return outcome == FASTPATH_UNKNOWN ? LACKS_CT : 0;
 }

@@ -112,9 +112,9 @@ static __always_inline int first_write(const struct packet *p, const struct ct_e
 	struct flow flow = p->flow;
 	struct ct_entry row = *to;
 
-	if (bpf_map_update_elem(&ct_half, &flow, &row, BPF_NOEXIST))
-		return bpf_map_update_elem(&ct_half, &flow, &row, BPF_ANY);
-	turnover_made(LRU_CT_HALF);
+	if (bpf_map_update_elem(&ct_pending, &flow, &row, BPF_NOEXIST))
+		return bpf_map_update_elem(&ct_pending, &flow, &row, BPF_ANY);
+	turnover_made(LRU_CT_PENDING);
 	return 0;
 }
 
@@ -164,7 +164,7 @@ static __always_inline int first_enter(void *ctx, const struct packet *p, struct
 		count(first_hook(p, a), REASON_PORT_TAKEN, 0);
 	ct_finish(&p->flow, &a->to);
 	a->to.seen = packet_shakes_hands(p) ? 0 : ct_now();
-	a->to.seq_hi = p->flow.proto == IPPROTO_TCP ? seq_half(p->seq) : 0;
+	a->to.seq_hi = p->flow.proto == IPPROTO_TCP ? seq_high(p->seq) : 0;
 	return first_write(p, &a->to);
 }
 

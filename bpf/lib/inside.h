@@ -78,7 +78,7 @@ __noinline int inside_is_known(const struct flow *flow)
 	key = *flow;
 	row = table_lookup(&key);
 	if (!row)
-		row = bpf_map_lookup_elem(&ct_half, &key);
+		row = bpf_map_lookup_elem(&ct_pending, &key);
 	return row && row->flags & (CT_INSIDE | CT_NODE);
 }
 

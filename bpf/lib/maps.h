@@ -177,9 +177,9 @@ struct {
 	__uint(max_entries, 16384);
 	__type(key, struct flow);
 	__type(value, struct ct_entry);
-} ct_half SEC(".maps");
+} ct_pending SEC(".maps");
 
-/* How many flows were ever moved from `ct_half` to `ct`. Without it nobody could tell how fast `ct`
+/* How many flows were ever moved from `ct_pending` to `ct`. Without it nobody could tell how fast `ct`
  * fills between two looks. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

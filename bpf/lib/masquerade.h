@@ -57,7 +57,7 @@ static __always_inline bool masquerade_clashes(struct __sk_buff *skb, const stru
 	if (skb->ingress_ifindex || port < cfg.snat_first || port > cfg.snat_last)
 		return false;
 	ct_set_ports(&back, p->flow.dport, p->flow.sport, p->flow.proto);
-	return table_lookup(&back) || bpf_map_lookup_elem(&ct_half, &back);
+	return table_lookup(&back) || bpf_map_lookup_elem(&ct_pending, &back);
 }
 
 /* Gives a leaving packet of an unknown flow an address and a port of the node, if that is
@@ -98,7 +98,7 @@ static __always_inline bool masquerade_refuses_stray(struct __sk_buff *skb, cons
  * unchanged. */
 static __always_inline int masquerade_expect(const struct flow *back, struct ct_entry *row)
 {
-	struct ct_entry *known = bpf_map_lookup_elem(&ct_half, back);
+	struct ct_entry *known = bpf_map_lookup_elem(&ct_pending, back);
 
 	if (known) {
 		if (known->seen != row->seen)
@@ -106,8 +106,8 @@ static __always_inline int masquerade_expect(const struct flow *back, struct ct_
 		return 0;
 	}
 	ct_finish(back, row);
-	if (!bpf_map_update_elem(&ct_half, back, row, BPF_NOEXIST))
-		turnover_made(LRU_CT_HALF);
+	if (!bpf_map_update_elem(&ct_pending, back, row, BPF_NOEXIST))
+		turnover_made(LRU_CT_PENDING);
 	return 0;
 }
 
@@ -125,10 +125,10 @@ static __always_inline int masquerade_admit(const struct packet *p, struct flow 
 	row->dport = flow->dport;
 	row->flags = CT_STACK;
 	row->seen = 0;
-	row->seq_hi = p->flow.proto == IPPROTO_TCP && p->seq ? seq_half(p->seq) : 0;
+	row->seq_hi = p->flow.proto == IPPROTO_TCP && p->seq ? seq_high(p->seq) : 0;
 	ct_finish(flow, row);
-	if (!bpf_map_update_elem(&ct_half, flow, row, BPF_NOEXIST))
-		turnover_made(LRU_CT_HALF);
+	if (!bpf_map_update_elem(&ct_pending, flow, row, BPF_NOEXIST))
+		turnover_made(LRU_CT_PENDING);
 	return 0;
 }
 

@@ -50,7 +50,7 @@ enum parsed {
 /* Maps already known to have no row for the packet's flow, so they need no lookup. */
 enum lacks {
 	LACKS_CT = 1,
-	LACKS_HALF = 2,
+	LACKS_PENDING = 2,
 };
 
 struct packet {

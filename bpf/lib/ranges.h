@@ -92,13 +92,13 @@ static __always_inline void ranges_forget(const struct flow *flow, const struct 
 		table_delete(back);
 }
 
-static __always_inline void ranges_forget_half(const struct flow *flow, const struct flow *back)
+static __always_inline void ranges_forget_pending(const struct flow *flow, const struct flow *back)
 {
-	struct ct_entry *known = bpf_map_lookup_elem(&ct_half, back);
+	struct ct_entry *known = bpf_map_lookup_elem(&ct_pending, back);
 
-	ct_half_delete(flow);
+	ct_pending_delete(flow);
 	if (known && ct_leads(known, flow))
-		ct_half_delete(back);
+		ct_pending_delete(back);
 }
 
 static __noinline int ranges_cut(const struct packet *p, struct action *a)
@@ -106,7 +106,7 @@ static __noinline int ranges_cut(const struct packet *p, struct action *a)
 	struct flow back = ct_back(&p->flow, &a->to);
 
 	ranges_forget(&p->flow, &back);
-	ranges_forget_half(&p->flow, &back);
+	ranges_forget_pending(&p->flow, &back);
 	return action_drop(a, REASON_SOURCE_RANGE);
 }
 

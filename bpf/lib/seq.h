@@ -26,7 +26,7 @@ enum {
 };
 
 /* What a row stores: never zero, which stands for nothing. */
-static __always_inline __u16 seq_half(__be32 number)
+static __always_inline __u16 seq_high(__be32 number)
 {
 	__u16 half = bpf_ntohl(number) >> 16;
 
@@ -36,7 +36,7 @@ static __always_inline __u16 seq_half(__be32 number)
 /* Where a packet is in its direction. */
 static __always_inline __u16 seq_of(const struct packet *p)
 {
-	return seq_half(p->flow.proto == IPPROTO_SCTP ? p->ack : p->seq);
+	return seq_high(p->flow.proto == IPPROTO_SCTP ? p->ack : p->seq);
 }
 
 static __always_inline bool seq_is_near(__u16 half, __u16 known)
@@ -49,7 +49,7 @@ static __noinline int seq_acknowledges(const struct packet *p, const struct ct_e
 {
 	struct flow back = ct_back(&p->flow, to);
 	struct ct_entry *other = table_lookup(&back);
-	__u16 half = seq_half(p->ack), known;
+	__u16 half = seq_high(p->ack), known;
 
 	if (!other || !ct_leads(other, &p->flow))
 		return false;
@@ -68,10 +68,10 @@ static __noinline int seq_note_syn(const struct packet *p, struct ct_entry *row,
 	if (to->flags & CT_REPLY) {
 		client = table_lookup(&back);
 		if (!client || !ct_leads(client, &p->flow) || !client->syn_hi ||
-		    (__u16)(seq_half(p->ack) - client->syn_hi) > 1)
+		    (__u16)(seq_high(p->ack) - client->syn_hi) > 1)
 			return 0;
 	}
-	to->syn_hi = row->syn_hi = seq_half(p->seq);
+	to->syn_hi = row->syn_hi = seq_high(p->seq);
 	if (cfg.growing)
 		ct_touch_growing(&p->flow, to);
 	return 0;
@@ -91,9 +91,9 @@ static __noinline int seq_is_anew(const struct packet *p, struct ct_entry *row, 
 	reply = table_lookup(&back);
 	if (!reply || !ct_leads(reply, &p->flow) || !reply->syn_hi)
 		return false;
-	if (is_tcp ? !(p->tcp_flags & TCP_ACK) || !seq_is_near(seq_half(p->seq), to->syn_hi) ||
-			     !seq_is_near(seq_half(p->ack), reply->syn_hi)
-		   : seq_half(p->ack) != reply->syn_hi)
+	if (is_tcp ? !(p->tcp_flags & TCP_ACK) || !seq_is_near(seq_high(p->seq), to->syn_hi) ||
+			     !seq_is_near(seq_high(p->ack), reply->syn_hi)
+		   : seq_high(p->ack) != reply->syn_hi)
 		return false;
 	/* a packet of SCTP has the tag that the other end asked for */
 	to->seq_hi = row->seq_hi = is_tcp ? to->syn_hi : reply->syn_hi;
@@ -129,7 +129,7 @@ static __noinline int seq_judge(const struct packet *p, struct ct_entry *row, st
  * SYN, whose number the row has. */
 static __always_inline bool seq_gives_up(const struct packet *p, const struct ct_entry *row)
 {
-	return !row->seq_hi || p->flow.proto != IPPROTO_TCP || seq_is_near(seq_half(p->seq), row->seq_hi);
+	return !row->seq_hi || p->flow.proto != IPPROTO_TCP || seq_is_near(seq_high(p->seq), row->seq_hi);
 }
 
 /* The same for the server's, which acknowledges the SYN, or follows a SYN-ACK. `row` is the client's. */
@@ -137,7 +137,7 @@ static __always_inline bool seq_refuses(const struct packet *p, const struct ct_
 {
 	if (!row->seq_hi || p->flow.proto != IPPROTO_TCP)
 		return true;
-	if (p->tcp_flags & TCP_ACK && seq_is_near(seq_half(p->ack), row->seq_hi))
+	if (p->tcp_flags & TCP_ACK && seq_is_near(seq_high(p->ack), row->seq_hi))
 		return true;
 	return row->state == CT_ANSWERED && bpf_ntohl(p->seq) - row->seen < CT_PROOF_WINDOW;
 }

@@ -109,7 +109,7 @@ static long snat_draw_again(__u32 i, struct snat_search *s)
 
 	s->hash = ct_mix(s->hash, i + 1);
 	snat_set(snat_port(s->hash, s->row), s->reply);
-	known = bpf_map_lookup_elem(&ct_half, s->reply);
+	known = bpf_map_lookup_elem(&ct_pending, s->reply);
 	if (known && !ct_same_rewrite(known, s->row)) {
 		snat_meet(s, known);
 		return false;
@@ -145,23 +145,23 @@ static __always_inline __u32 snat_forget_request(const struct flow *reply, const
 {
 	struct flow request = ct_back(reply, row);
 
-	row = bpf_map_lookup_elem(&ct_half, &request);
-	return row && ct_leads(row, reply) && !bpf_map_delete_elem(&ct_half, &request);
+	row = bpf_map_lookup_elem(&ct_pending, &request);
+	return row && ct_leads(row, reply) && !bpf_map_delete_elem(&ct_pending, &request);
 }
 
 /* Takes a port from a flow that is not established and loses both rows. A flow that is established
- * meanwhile keeps its port: its row is in `ct` before it leaves `ct_half`, and ct_claim looks there
+ * meanwhile keeps its port: its row is in `ct` before it leaves `ct_pending`, and ct_claim looks there
  * last. */
 static __noinline int snat_give_way(const struct flow *reply)
 {
-	struct ct_entry *known = table_lookup(reply) ? NULL : bpf_map_lookup_elem(&ct_half, reply);
+	struct ct_entry *known = table_lookup(reply) ? NULL : bpf_map_lookup_elem(&ct_pending, reply);
 	__u32 gone;
 
 	if (!known)
 		return 0;
 	gone = snat_forget_request(reply, known);
-	gone += !bpf_map_delete_elem(&ct_half, reply);
-	turnover_deleted(LRU_CT_HALF, gone);
+	gone += !bpf_map_delete_elem(&ct_pending, reply);
+	turnover_deleted(LRU_CT_PENDING, gone);
 	return 0;
 }
 

@@ -28,7 +28,7 @@ static __always_inline bool source_is_known(const struct packet *p)
 	if (p->tcp_flags & TCP_SYN)
 		return false;
 	if (!row) {
-		row = bpf_map_lookup_elem(&ct_half, &key);
+		row = bpf_map_lookup_elem(&ct_pending, &key);
 		if (!row || !(row->flags & CT_DIRECT))
 			return false;
 	}

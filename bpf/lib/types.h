@@ -216,7 +216,7 @@ enum ct_flag {
 	/* to a load balancer address: the client must be in the service's ranges, if it has any */
 	CT_GUARDED = 2,
 	CT_STACK = 4, /* to a backend on this node, routed by the stack */
-	/* An enum direct. Such a flow has only this one row, which stays in `ct_half`. */
+	/* An enum direct. Such a flow has only this one row, which stays in `ct_pending`. */
 	CT_DIRECT = 24,
 	/* Opened by a pod of this node to the outside: its requests leave the node, its replies
 	 * come in. */
@@ -230,8 +230,8 @@ enum ct_flag {
 
 /* The state of one direction of a flow; each row has its own. Anything above CT_OPEN has ended. */
 enum ct_state {
-	CT_NEW, /* in ct_half: the backend has not replied */
-	/* In ct_half, for a request: the backend has replied, and the client's next packet may
+	CT_NEW, /* in ct_pending: the backend has not replied */
+	/* In ct_pending, for a request: the backend has replied, and the client's next packet may
 	 * establish the flow. For CT_DIRECT: the packet that created the row will come in once
 	 * more. */
 	CT_ANSWERED,
@@ -256,10 +256,10 @@ enum ct_state {
  *
  * In `ct`, the first packet of each tick in the row's direction writes it. A SYN does not, so a
  * client that keeps dialing a dead backend does not keep the row alive. `seen` is also when the
- * route was last known to be valid, see ways.h: a reply's initial value comes from `ct_half`, and
+ * route was last known to be valid, see ways.h: a reply's initial value comes from `ct_pending`, and
  * that of a TCP or SCTP request is at most WAYS_HANDSHAKE ticks too old.
  *
- * In `ct_half` it means the same for replies and for UDP requests. For a TCP or SCTP request it is
+ * In `ct_pending` it means the same for replies and for UDP requests. For a TCP or SCTP request it is
  * no time: in CT_ANSWERED it is what the client has to acknowledge, and before that it is unused.
  * The age is that of the reply's row.
  */
@@ -308,7 +308,7 @@ struct datagram_flow {
 
 /* The LRU maps, which evict rows when they are full. */
 enum lru {
-	LRU_CT_HALF,
+	LRU_CT_PENDING,
 	LRU_AFFINITY,
 	LRU_FRAGS,
 	LRUS,
@@ -405,7 +405,7 @@ enum ct_phase {
 	CT_PHASE_HALF_CLOSED, /* one direction has ended */
 	CT_PHASE_CLOSED,
 	CT_PHASE_RESET,
-	CT_PHASE_HALF_OPEN, /* everything in ct_half */
+	CT_PHASE_HALF_OPEN, /* everything in ct_pending */
 	CT_PHASES,
 };
 

@@ -58,7 +58,7 @@ static __always_inline bool ways_refresh(void *ctx, const struct packet *p, stru
 	return true;
 }
 
-/* Returns the initial `seen` of a request's row in `ct` after a handshake. In `ct_half` the row did
+/* Returns the initial `seen` of a request's row in `ct` after a handshake. In `ct_pending` the row did
  * not say when its route was looked up. If that may have been before the last change, the row is
  * made to look as old, so that the next packet looks its route up. */
 static __always_inline __u32 ways_opened(__u32 now)

@@ -205,7 +205,7 @@ static __always_inline int wrap_refuse(const struct packet *p, struct action *a)
 static __noinline int direct_again(const struct packet *p, const struct action *a)
 {
 	struct flow key = p->flow; /* as in ct_known */
-	struct ct_entry *row = a->is_first ? bpf_map_lookup_elem(&ct_half, &key) : NULL;
+	struct ct_entry *row = a->is_first ? bpf_map_lookup_elem(&ct_pending, &key) : NULL;
 
 	if (row && row->flags & CT_DIRECT)
 		row->state = CT_ANSWERED;

@@ -118,7 +118,7 @@ func (a *agent) flowStatus() *observe.FlowStatus {
 	}
 	return &observe.FlowStatus{
 		Rows: stats.Rows[0], Capacity: stats.Capacity[0], Most: stats.Most, Growths: stats.Growths, GrowError: stats.GrowError,
-		HalfOpenRows: stats.Rows[1], HalfOpenCapacity: stats.Capacity[1],
+		PendingRows: stats.Rows[1], PendingCapacity: stats.Capacity[1],
 		Forgotten: stats.Idle + stats.Stale, LastTime: stats.LastPass, LastDuration: stats.LastTook, Error: why,
 	}
 }

@@ -114,11 +114,11 @@ func TestPurge(t *testing.T) {
 	fill := func() {
 		enter("ct", model.UDP, 4001, "198.18.0.1:7", maps.FlowOpen)
 		enter("ct", model.UDP, 4002, "198.18.0.2:7", maps.FlowOpen)
-		enter("ct_half", model.UDP, 4003, "198.18.0.2:7", maps.FlowNew)
+		enter("ct_pending", model.UDP, 4003, "198.18.0.2:7", maps.FlowNew)
 		// From before the Service had another port.
 		enter("ct", model.UDP, 4004, "198.18.0.1:8", maps.FlowOpen)
 		enter("ct", model.TCP, 4005, "198.18.0.2:7", maps.FlowOpen)
-		enter("ct_half", model.TCP, 4006, "198.18.0.2:7", maps.FlowNew)
+		enter("ct_pending", model.TCP, 4006, "198.18.0.2:7", maps.FlowNew)
 		enter("ct", model.UDP, 4007, "198.18.0.3:7", maps.FlowOpen)
 	}
 	for _, step := range []struct {

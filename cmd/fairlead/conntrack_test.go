@@ -48,8 +48,8 @@ func enterFlow(t *testing.T, bpffs, which string, proto model.Protocol, addrs [4
 	reply.Saddr, reply.Sport = at(3)
 	request.Proto, reply.Proto = uint8(proto), uint8(proto)
 	to := m.Ct
-	if which == "ct_half" {
-		to = m.CtHalf
+	if which == "ct_pending" {
+		to = m.CtPending
 	}
 	for i, keys := range [][2]maps.Flow{{request, reply}, {reply, request}} {
 		if states[i] == 0xff {
@@ -83,8 +83,8 @@ func flowNode(t *testing.T) (bpffs string) {
 	enterFlow(t, bpffs, "ct", model.TCP, remote, [2]uint8{closing, open}, 0)
 	enterFlow(t, bpffs, "ct", model.UDP, six, [2]uint8{open, open}, 0)
 	enterFlow(t, bpffs, "ct", model.TCP, lone, [2]uint8{none, closing}, 0)
-	enterFlow(t, bpffs, "ct_half", model.TCP, half, [2]uint8{maps.FlowNew, maps.FlowNew}, 0)
-	enterFlow(t, bpffs, "ct_half", model.UDP, answered, [2]uint8{maps.FlowAnswered, maps.FlowNew}, 0)
+	enterFlow(t, bpffs, "ct_pending", model.TCP, half, [2]uint8{maps.FlowNew, maps.FlowNew}, 0)
+	enterFlow(t, bpffs, "ct_pending", model.UDP, answered, [2]uint8{maps.FlowAnswered, maps.FlowNew}, 0)
 	return bpffs
 }
 

@@ -69,7 +69,7 @@ func (l *leaving) flow(state uint8) {
 		Seen: now, State: state, Flags: maps.DirectFlags(uint8(lb.DirectIPIP)),
 	}
 	row.Seal = seal.Of(key, row)
-	if err := l.maps.CtHalf.Put(&key, &row); err != nil {
+	if err := l.maps.CtPending.Put(&key, &row); err != nil {
 		l.t.Fatal(err)
 	}
 }

@@ -26,9 +26,9 @@ const (
 	CarryMapConnPeers    = "conn_peers"
 	CarryMapCounters     = "counters"
 	CarryMapCt           = "ct"
-	CarryMapCtHalf       = "ct_half"
 	CarryMapCtOld        = "ct_old"
 	CarryMapCtOpened     = "ct_opened"
+	CarryMapCtPending    = "ct_pending"
 	CarryMapCtStage      = "ct_stage"
 	CarryMapEvents       = "events"
 	CarryMapFormer       = "former"
@@ -129,9 +129,9 @@ type CarryMapSpecs struct {
 	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
-	CtHalf       *ebpf.MapSpec `ebpf:"ct_half"`
 	CtOld        *ebpf.MapSpec `ebpf:"ct_old"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
+	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
 	CtStage      *ebpf.MapSpec `ebpf:"ct_stage"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
@@ -208,9 +208,9 @@ type CarryMaps struct {
 	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Ct           *ebpf.Map `ebpf:"ct"`
-	CtHalf       *ebpf.Map `ebpf:"ct_half"`
 	CtOld        *ebpf.Map `ebpf:"ct_old"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
+	CtPending    *ebpf.Map `ebpf:"ct_pending"`
 	CtStage      *ebpf.Map `ebpf:"ct_stage"`
 	Events       *ebpf.Map `ebpf:"events"`
 	Former       *ebpf.Map `ebpf:"former"`
@@ -262,9 +262,9 @@ func (m *CarryMaps) Close() error {
 		m.ConnPeers,
 		m.Counters,
 		m.Ct,
-		m.CtHalf,
 		m.CtOld,
 		m.CtOpened,
+		m.CtPending,
 		m.CtStage,
 		m.Events,
 		m.Former,

@@ -16,59 +16,59 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	CollectMapAffinity         = "affinity"
-	CollectMapAllowances       = "allowances"
-	CollectMapAskedWays        = "asked_ways"
-	CollectMapBackends         = "backends"
-	CollectMapClusterNodes     = "cluster_nodes"
-	CollectMapConnPeers        = "conn_peers"
-	CollectMapCounters         = "counters"
-	CollectMapCt               = "ct"
-	CollectMapCtHalf           = "ct_half"
-	CollectMapCtOld            = "ct_old"
-	CollectMapCtOpened         = "ct_opened"
-	CollectMapCtStage          = "ct_stage"
-	CollectMapDoomed           = "doomed"
-	CollectMapEvents           = "events"
-	CollectMapFormer           = "former"
-	CollectMapFrags            = "frags"
-	CollectMapGuards           = "guards"
-	CollectMapHints            = "hints"
-	CollectMapLate             = "late"
-	CollectMapLateFrames       = "late_frames"
-	CollectMapLateMarks        = "late_marks"
-	CollectMapLateTally        = "late_tally"
-	CollectMapLinkAddrs        = "link_addrs"
-	CollectMapMasqSkip         = "masq_skip"
-	CollectMapNames            = "names"
-	CollectMapNodeAddrs        = "node_addrs"
-	CollectMapNodeSources      = "node_sources"
-	CollectMapOptout           = "optout"
-	CollectMapOptoutKinds      = "optout_kinds"
-	CollectMapPodLinks         = "pod_links"
-	CollectMapPodPaces         = "pod_paces"
-	CollectMapPodRates         = "pod_rates"
-	CollectMapPods             = "pods"
-	CollectMapPodsDial         = "pods_dial"
-	CollectMapRun              = "run"
-	CollectMapServed           = "served"
-	CollectMapServices         = "services"
-	CollectMapSharePaces       = "share_paces"
-	CollectMapShareRates       = "share_rates"
-	CollectMapSlots            = "slots"
-	CollectMapSnatAddrs        = "snat_addrs"
-	CollectMapSockFlows        = "sock_flows"
-	CollectMapSockPeers        = "sock_peers"
-	CollectMapSrcRanges        = "src_ranges"
-	CollectMapSvcs             = "svcs"
-	CollectMapTunnel           = "tunnel"
-	CollectMapTurnover         = "turnover"
-	CollectMapWatch            = "watch"
-	CollectMapWatched          = "watched"
-	CollectMapWays             = "ways"
-	CollectProgCollectFromCt   = "collect_from_ct"
-	CollectProgCollectFromHalf = "collect_from_half"
-	CollectVarCfg              = "cfg"
+	CollectMapAffinity            = "affinity"
+	CollectMapAllowances          = "allowances"
+	CollectMapAskedWays           = "asked_ways"
+	CollectMapBackends            = "backends"
+	CollectMapClusterNodes        = "cluster_nodes"
+	CollectMapConnPeers           = "conn_peers"
+	CollectMapCounters            = "counters"
+	CollectMapCt                  = "ct"
+	CollectMapCtOld               = "ct_old"
+	CollectMapCtOpened            = "ct_opened"
+	CollectMapCtPending           = "ct_pending"
+	CollectMapCtStage             = "ct_stage"
+	CollectMapDoomed              = "doomed"
+	CollectMapEvents              = "events"
+	CollectMapFormer              = "former"
+	CollectMapFrags               = "frags"
+	CollectMapGuards              = "guards"
+	CollectMapHints               = "hints"
+	CollectMapLate                = "late"
+	CollectMapLateFrames          = "late_frames"
+	CollectMapLateMarks           = "late_marks"
+	CollectMapLateTally           = "late_tally"
+	CollectMapLinkAddrs           = "link_addrs"
+	CollectMapMasqSkip            = "masq_skip"
+	CollectMapNames               = "names"
+	CollectMapNodeAddrs           = "node_addrs"
+	CollectMapNodeSources         = "node_sources"
+	CollectMapOptout              = "optout"
+	CollectMapOptoutKinds         = "optout_kinds"
+	CollectMapPodLinks            = "pod_links"
+	CollectMapPodPaces            = "pod_paces"
+	CollectMapPodRates            = "pod_rates"
+	CollectMapPods                = "pods"
+	CollectMapPodsDial            = "pods_dial"
+	CollectMapRun                 = "run"
+	CollectMapServed              = "served"
+	CollectMapServices            = "services"
+	CollectMapSharePaces          = "share_paces"
+	CollectMapShareRates          = "share_rates"
+	CollectMapSlots               = "slots"
+	CollectMapSnatAddrs           = "snat_addrs"
+	CollectMapSockFlows           = "sock_flows"
+	CollectMapSockPeers           = "sock_peers"
+	CollectMapSrcRanges           = "src_ranges"
+	CollectMapSvcs                = "svcs"
+	CollectMapTunnel              = "tunnel"
+	CollectMapTurnover            = "turnover"
+	CollectMapWatch               = "watch"
+	CollectMapWatched             = "watched"
+	CollectMapWays                = "ways"
+	CollectProgCollectFromCt      = "collect_from_ct"
+	CollectProgCollectFromPending = "collect_from_pending"
+	CollectVarCfg                 = "cfg"
 )
 
 // LoadCollect returns the embedded CollectionSpec for Collect.
@@ -113,8 +113,8 @@ type CollectSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type CollectProgramSpecs struct {
-	CollectFromCt   *ebpf.ProgramSpec `ebpf:"collect_from_ct"`
-	CollectFromHalf *ebpf.ProgramSpec `ebpf:"collect_from_half"`
+	CollectFromCt      *ebpf.ProgramSpec `ebpf:"collect_from_ct"`
+	CollectFromPending *ebpf.ProgramSpec `ebpf:"collect_from_pending"`
 }
 
 // CollectMapSpecs contains maps before they are loaded into the kernel.
@@ -129,9 +129,9 @@ type CollectMapSpecs struct {
 	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
-	CtHalf       *ebpf.MapSpec `ebpf:"ct_half"`
 	CtOld        *ebpf.MapSpec `ebpf:"ct_old"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
+	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
 	CtStage      *ebpf.MapSpec `ebpf:"ct_stage"`
 	Doomed       *ebpf.MapSpec `ebpf:"doomed"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
@@ -208,9 +208,9 @@ type CollectMaps struct {
 	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Ct           *ebpf.Map `ebpf:"ct"`
-	CtHalf       *ebpf.Map `ebpf:"ct_half"`
 	CtOld        *ebpf.Map `ebpf:"ct_old"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
+	CtPending    *ebpf.Map `ebpf:"ct_pending"`
 	CtStage      *ebpf.Map `ebpf:"ct_stage"`
 	Doomed       *ebpf.Map `ebpf:"doomed"`
 	Events       *ebpf.Map `ebpf:"events"`
@@ -262,9 +262,9 @@ func (m *CollectMaps) Close() error {
 		m.ConnPeers,
 		m.Counters,
 		m.Ct,
-		m.CtHalf,
 		m.CtOld,
 		m.CtOpened,
+		m.CtPending,
 		m.CtStage,
 		m.Doomed,
 		m.Events,
@@ -318,14 +318,14 @@ type CollectVariables struct {
 //
 // It can be passed to LoadCollectObjects or ebpf.CollectionSpec.LoadAndAssign.
 type CollectPrograms struct {
-	CollectFromCt   *ebpf.Program `ebpf:"collect_from_ct"`
-	CollectFromHalf *ebpf.Program `ebpf:"collect_from_half"`
+	CollectFromCt      *ebpf.Program `ebpf:"collect_from_ct"`
+	CollectFromPending *ebpf.Program `ebpf:"collect_from_pending"`
 }
 
 func (p *CollectPrograms) Close() error {
 	return _CollectClose(
 		p.CollectFromCt,
-		p.CollectFromHalf,
+		p.CollectFromPending,
 	)
 }
 

@@ -352,10 +352,10 @@ type MapsLinkAddr struct {
 type MapsLru uint32
 
 const (
-	MapsLruLRU_CT_HALF  MapsLru = 0
-	MapsLruLRU_AFFINITY MapsLru = 1
-	MapsLruLRU_FRAGS    MapsLru = 2
-	MapsLruLRUS         MapsLru = 3
+	MapsLruLRU_CT_PENDING MapsLru = 0
+	MapsLruLRU_AFFINITY   MapsLru = 1
+	MapsLruLRU_FRAGS      MapsLru = 2
+	MapsLruLRUS           MapsLru = 3
 )
 
 type MapsName struct {
@@ -734,8 +734,8 @@ const (
 	MapsMapConnPeers           = "conn_peers"
 	MapsMapCounters            = "counters"
 	MapsMapCt                  = "ct"
-	MapsMapCtHalf              = "ct_half"
 	MapsMapCtOpened            = "ct_opened"
+	MapsMapCtPending           = "ct_pending"
 	MapsMapEvents              = "events"
 	MapsMapFormer              = "former"
 	MapsMapFrags               = "frags"
@@ -867,8 +867,8 @@ type MapsMapSpecs struct {
 	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
-	CtHalf       *ebpf.MapSpec `ebpf:"ct_half"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
+	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
@@ -978,8 +978,8 @@ type MapsMaps struct {
 	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Ct           *ebpf.Map `ebpf:"ct"`
-	CtHalf       *ebpf.Map `ebpf:"ct_half"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
+	CtPending    *ebpf.Map `ebpf:"ct_pending"`
 	Events       *ebpf.Map `ebpf:"events"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
@@ -1028,8 +1028,8 @@ func (m *MapsMaps) Close() error {
 		m.ConnPeers,
 		m.Counters,
 		m.Ct,
-		m.CtHalf,
 		m.CtOpened,
+		m.CtPending,
 		m.Events,
 		m.Former,
 		m.Frags,

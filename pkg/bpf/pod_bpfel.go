@@ -24,9 +24,9 @@ const (
 	PodMapConnPeers      = "conn_peers"
 	PodMapCounters       = "counters"
 	PodMapCt             = "ct"
-	PodMapCtHalf         = "ct_half"
 	PodMapCtOld          = "ct_old"
 	PodMapCtOpened       = "ct_opened"
+	PodMapCtPending      = "ct_pending"
 	PodMapCtStage        = "ct_stage"
 	PodMapEvents         = "events"
 	PodMapFormer         = "former"
@@ -137,9 +137,9 @@ type PodMapSpecs struct {
 	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
-	CtHalf       *ebpf.MapSpec `ebpf:"ct_half"`
 	CtOld        *ebpf.MapSpec `ebpf:"ct_old"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
+	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
 	CtStage      *ebpf.MapSpec `ebpf:"ct_stage"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
@@ -214,9 +214,9 @@ type PodMaps struct {
 	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Ct           *ebpf.Map `ebpf:"ct"`
-	CtHalf       *ebpf.Map `ebpf:"ct_half"`
 	CtOld        *ebpf.Map `ebpf:"ct_old"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
+	CtPending    *ebpf.Map `ebpf:"ct_pending"`
 	CtStage      *ebpf.Map `ebpf:"ct_stage"`
 	Events       *ebpf.Map `ebpf:"events"`
 	Former       *ebpf.Map `ebpf:"former"`
@@ -266,9 +266,9 @@ func (m *PodMaps) Close() error {
 		m.ConnPeers,
 		m.Counters,
 		m.Ct,
-		m.CtHalf,
 		m.CtOld,
 		m.CtOpened,
+		m.CtPending,
 		m.CtStage,
 		m.Events,
 		m.Former,

@@ -24,8 +24,8 @@ const (
 	SockMapConnPeers        = "conn_peers"
 	SockMapCounters         = "counters"
 	SockMapCt               = "ct"
-	SockMapCtHalf           = "ct_half"
 	SockMapCtOpened         = "ct_opened"
+	SockMapCtPending        = "ct_pending"
 	SockMapEvents           = "events"
 	SockMapFormer           = "former"
 	SockMapFrags            = "frags"
@@ -145,8 +145,8 @@ type SockMapSpecs struct {
 	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
-	CtHalf       *ebpf.MapSpec `ebpf:"ct_half"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
+	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
@@ -220,8 +220,8 @@ type SockMaps struct {
 	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Ct           *ebpf.Map `ebpf:"ct"`
-	CtHalf       *ebpf.Map `ebpf:"ct_half"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
+	CtPending    *ebpf.Map `ebpf:"ct_pending"`
 	Events       *ebpf.Map `ebpf:"events"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
@@ -270,8 +270,8 @@ func (m *SockMaps) Close() error {
 		m.ConnPeers,
 		m.Counters,
 		m.Ct,
-		m.CtHalf,
 		m.CtOpened,
+		m.CtPending,
 		m.Events,
 		m.Former,
 		m.Frags,

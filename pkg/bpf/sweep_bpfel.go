@@ -24,8 +24,8 @@ const (
 	SweepMapConnPeers      = "conn_peers"
 	SweepMapCounters       = "counters"
 	SweepMapCt             = "ct"
-	SweepMapCtHalf         = "ct_half"
 	SweepMapCtOpened       = "ct_opened"
+	SweepMapCtPending      = "ct_pending"
 	SweepMapEvents         = "events"
 	SweepMapFormer         = "former"
 	SweepMapFrags          = "frags"
@@ -124,8 +124,8 @@ type SweepMapSpecs struct {
 	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
-	CtHalf       *ebpf.MapSpec `ebpf:"ct_half"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
+	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
@@ -198,8 +198,8 @@ type SweepMaps struct {
 	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Ct           *ebpf.Map `ebpf:"ct"`
-	CtHalf       *ebpf.Map `ebpf:"ct_half"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
+	CtPending    *ebpf.Map `ebpf:"ct_pending"`
 	Events       *ebpf.Map `ebpf:"events"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
@@ -248,8 +248,8 @@ func (m *SweepMaps) Close() error {
 		m.ConnPeers,
 		m.Counters,
 		m.Ct,
-		m.CtHalf,
 		m.CtOpened,
+		m.CtPending,
 		m.Events,
 		m.Former,
 		m.Frags,

@@ -24,9 +24,9 @@ const (
 	TcMapConnPeers     = "conn_peers"
 	TcMapCounters      = "counters"
 	TcMapCt            = "ct"
-	TcMapCtHalf        = "ct_half"
 	TcMapCtOld         = "ct_old"
 	TcMapCtOpened      = "ct_opened"
+	TcMapCtPending     = "ct_pending"
 	TcMapCtStage       = "ct_stage"
 	TcMapEvents        = "events"
 	TcMapFormer        = "former"
@@ -129,9 +129,9 @@ type TcMapSpecs struct {
 	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
-	CtHalf       *ebpf.MapSpec `ebpf:"ct_half"`
 	CtOld        *ebpf.MapSpec `ebpf:"ct_old"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
+	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
 	CtStage      *ebpf.MapSpec `ebpf:"ct_stage"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
@@ -206,9 +206,9 @@ type TcMaps struct {
 	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Ct           *ebpf.Map `ebpf:"ct"`
-	CtHalf       *ebpf.Map `ebpf:"ct_half"`
 	CtOld        *ebpf.Map `ebpf:"ct_old"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
+	CtPending    *ebpf.Map `ebpf:"ct_pending"`
 	CtStage      *ebpf.Map `ebpf:"ct_stage"`
 	Events       *ebpf.Map `ebpf:"events"`
 	Former       *ebpf.Map `ebpf:"former"`
@@ -258,9 +258,9 @@ func (m *TcMaps) Close() error {
 		m.ConnPeers,
 		m.Counters,
 		m.Ct,
-		m.CtHalf,
 		m.CtOld,
 		m.CtOpened,
+		m.CtPending,
 		m.CtStage,
 		m.Events,
 		m.Former,

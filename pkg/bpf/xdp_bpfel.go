@@ -24,9 +24,9 @@ const (
 	XdpMapConnPeers      = "conn_peers"
 	XdpMapCounters       = "counters"
 	XdpMapCt             = "ct"
-	XdpMapCtHalf         = "ct_half"
 	XdpMapCtOld          = "ct_old"
 	XdpMapCtOpened       = "ct_opened"
+	XdpMapCtPending      = "ct_pending"
 	XdpMapCtStage        = "ct_stage"
 	XdpMapEvents         = "events"
 	XdpMapFormer         = "former"
@@ -125,9 +125,9 @@ type XdpMapSpecs struct {
 	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
-	CtHalf       *ebpf.MapSpec `ebpf:"ct_half"`
 	CtOld        *ebpf.MapSpec `ebpf:"ct_old"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
+	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
 	CtStage      *ebpf.MapSpec `ebpf:"ct_stage"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
@@ -202,9 +202,9 @@ type XdpMaps struct {
 	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Ct           *ebpf.Map `ebpf:"ct"`
-	CtHalf       *ebpf.Map `ebpf:"ct_half"`
 	CtOld        *ebpf.Map `ebpf:"ct_old"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
+	CtPending    *ebpf.Map `ebpf:"ct_pending"`
 	CtStage      *ebpf.Map `ebpf:"ct_stage"`
 	Events       *ebpf.Map `ebpf:"events"`
 	Former       *ebpf.Map `ebpf:"former"`
@@ -254,9 +254,9 @@ func (m *XdpMaps) Close() error {
 		m.ConnPeers,
 		m.Counters,
 		m.Ct,
-		m.CtHalf,
 		m.CtOld,
 		m.CtOpened,
+		m.CtPending,
 		m.CtStage,
 		m.Events,
 		m.Former,

@@ -362,13 +362,13 @@ func TestPurgeByItself(t *testing.T) {
 // flows end.
 func TestInterval(t *testing.T) {
 	for _, tt := range []struct {
-		name     string
-		from     time.Duration
-		rows     int
-		deleted  int
-		took     time.Duration
-		want     time.Duration
-		halfRows int
+		name        string
+		from        time.Duration
+		rows        int
+		deleted     int
+		took        time.Duration
+		want        time.Duration
+		pendingRows int
 	}{
 		{"nothing there", time.Minute, 0, 0, 0, time.Minute, 0},
 		{"nothing to do", 20 * time.Second, 100, 0, 0, 30 * time.Second, 0},
@@ -383,7 +383,7 @@ func TestInterval(t *testing.T) {
 	} {
 		w := newWorld()
 		w.interval = tt.from
-		w.walk.tally.rows = [2]int{tt.rows, tt.halfRows}
+		w.walk.tally.rows = [2]int{tt.rows, tt.pendingRows}
 		w.walk.tally.deleted[maps.DoomIdle] = tt.deleted
 		if have := w.next(tt.took); have != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, have, tt.want)

@@ -44,7 +44,7 @@ func (w *walk) all(flows Flows, shift uint32, limits *maps.FlowLimits) error {
 		err := flows.Each(half, func(keys []maps.Flow, rows []maps.FlowRow) error {
 			w.doomed = w.doomed[:0]
 			if half {
-				w.lookHalf(keys, rows, limits)
+				w.lookPending(keys, rows, limits)
 			} else {
 				w.look(keys, rows, limits)
 			}
@@ -100,10 +100,10 @@ func (w *walk) look(keys []maps.Flow, rows []maps.FlowRow, limits *maps.FlowLimi
 	}
 }
 
-// lookHalf dooms every request, for Collect to decide: a TCP request has no timestamp, and a
+// lookPending dooms every request, for Collect to decide: a TCP request has no timestamp, and a
 // request whose reply was evicted is found by nothing else. There are never many. A reply is
 // checked itself in case its request was evicted.
-func (w *walk) lookHalf(keys []maps.Flow, rows []maps.FlowRow, limits *maps.FlowLimits) {
+func (w *walk) lookPending(keys []maps.Flow, rows []maps.FlowRow, limits *maps.FlowLimits) {
 	w.tally.rows[1] += len(rows)
 	for i := range rows {
 		row, key := &rows[i], &keys[i]

@@ -76,7 +76,7 @@ func (c *crowd) begin(t *testing.T, first, last int) {
 // forgetFlows deletes all rows of flows.
 func forgetFlows(t *testing.T, m *maps.Maps) {
 	t.Helper()
-	for _, of := range []*ebpf.Map{m.Ct, m.CtHalf} {
+	for _, of := range []*ebpf.Map{m.Ct, m.CtPending} {
 		var all []maps.Flow
 		err := maps.EachFlow(of, new(maps.FlowBuffer), func(keys []maps.Flow, _ []maps.FlowRow) error {
 			all = append(all, keys...)

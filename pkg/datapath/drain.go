@@ -139,7 +139,7 @@ func (d *Drain) Stuck() (s Stuck, err error) {
 	if err != nil {
 		return s, err
 	}
-	for _, m := range []*ebpf.Map{d.growing, d.maps.Ct, d.maps.CtHalf} {
+	for _, m := range []*ebpf.Map{d.growing, d.maps.Ct, d.maps.CtPending} {
 		if m == nil {
 			continue
 		}

@@ -91,7 +91,7 @@ func (l *leaver) enter(t *testing.T, f stuckCase) {
 	}
 	m := l.Maps().Ct
 	if f.half {
-		m = l.Maps().CtHalf
+		m = l.Maps().CtPending
 	}
 	back := maps.BackOf(key, &row)
 	row.Seal, reply.Seal = seal.Of(key, row), seal.Of(back, reply)

@@ -59,9 +59,9 @@ func NewFlows(m *maps.Maps) (*Flows, error) {
 	if err != nil {
 		return nil, fmt.Errorf("duplicate map ct: %w", err)
 	}
-	half, err := m.CtHalf.Clone()
+	half, err := m.CtPending.Clone()
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("duplicate map ct_half: %w", err), open.Close())
+		return nil, errors.Join(fmt.Errorf("duplicate map ct_pending: %w", err), open.Close())
 	}
 	counts, err := m.Turnover.Clone()
 	if err != nil {
@@ -116,7 +116,7 @@ func newFlows(open, half, counts *ebpf.Map) (f *Flows, err error) {
 	if err != nil {
 		return f, fmt.Errorf("read program specs: %w", err)
 	}
-	replacements := map[string]*ebpf.Map{"ct": f.open, "ct_half": f.half, "turnover": f.counts}
+	replacements := map[string]*ebpf.Map{"ct": f.open, "ct_pending": f.half, "turnover": f.counts}
 	for _, info := range (&maps.Maps{}).All() {
 		if replacement, ok := replacements[info.Name]; ok {
 			spec.Maps[info.Name].MaxEntries = replacement.MaxEntries()
@@ -201,7 +201,7 @@ func (f *Flows) collect(half bool, n int) (uint64, error) {
 	run.Count = uint32(n)
 	name := bpf.CollectProgCollectFromCt
 	if half {
-		name = bpf.CollectProgCollectFromHalf
+		name = bpf.CollectProgCollectFromPending
 	}
 	if _, err := f.progs.Programs[name].Run(&ebpf.RunOptions{}); err != nil {
 		return 0, fmt.Errorf("run %s: %w", name, err)

@@ -39,7 +39,7 @@ func (d *Datapath) Grow(sizes maps.Sizes) error {
 // Enlarge is Grow for the maps that evict rows, to which programs write meanwhile; the tables stay
 // valid. What programs write is carried over, except for a few milliseconds in which some programs
 // use the old map and some the new: a client that comes twice in that time may get two backends,
-// and the answer to a first packet, or a later fragment, may find no row. If ct_half grew, an older
+// and the answer to a first packet, or a later fragment, may find no row. If ct_pending grew, an older
 // Flows still uses the old map.
 func (d *Datapath) Enlarge(room maps.Room) error {
 	d.changing.Lock()

@@ -113,7 +113,7 @@ func (h *handover) awaitHandshakes() error {
 		// Give a packet that found a frontend just before the time to write its row.
 		time.Sleep(10 * time.Millisecond)
 		half := false
-		err := maps.EachFlow(h.maps.CtHalf, &h.buffer, func(keys []maps.Flow, _ []maps.FlowRow) error {
+		err := maps.EachFlow(h.maps.CtPending, &h.buffer, func(keys []maps.Flow, _ []maps.FlowRow) error {
 			for _, key := range keys {
 				half = half || key.Proto == unix.IPPROTO_TCP
 			}
@@ -150,7 +150,7 @@ func (h *handover) give() error {
 			}
 		}
 	}
-	err := h.giveAll(h.maps.CtHalf, unix.IPPROTO_UDP)
+	err := h.giveAll(h.maps.CtPending, unix.IPPROTO_UDP)
 	if errors.Is(err, netfilter.ErrFull) {
 		return nil
 	}

@@ -21,7 +21,7 @@ func served(t *testing.T, d *Datapath, c netfilter.Connection, state uint8) {
 	t.Helper()
 	m := d.maps.Ct
 	if state < maps.FlowOpen {
-		m = d.maps.CtHalf
+		m = d.maps.CtPending
 	}
 	flow, to := flowOf(c), flowSeen(c)
 	there := maps.FlowRow{Saddr: to.Saddr, Daddr: to.Daddr, Sport: to.Sport, Dport: to.Dport, State: state}

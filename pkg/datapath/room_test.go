@@ -65,7 +65,7 @@ func TestEnlargeKeepsAffinity(t *testing.T) {
 		t.Fatal(err)
 	}
 	rooms := func(m *maps.Maps) [3]uint32 {
-		return [3]uint32{m.CtHalf.MaxEntries(), m.Affinity.MaxEntries(), m.Frags.MaxEntries()}
+		return [3]uint32{m.CtPending.MaxEntries(), m.Affinity.MaxEntries(), m.Frags.MaxEntries()}
 	}
 	if have, want := rooms(d.Maps()), [3]uint32{32768, 131072, 8192}; have != want {
 		t.Errorf("there is room for %d rows, want %d", have, want)
@@ -91,7 +91,7 @@ func TestEnlargeKeepsAffinity(t *testing.T) {
 // An Enlarge that fails at any step leaves the maps as they were.
 func TestEnlargeFails(t *testing.T) {
 	boom := errors.New("boom")
-	for _, fail := range []string{"grow: load", "grow: stage", "grow: devices", "grow: publish ct_half", "grow: publish affinity", "grow: close"} {
+	for _, fail := range []string{"grow: load", "grow: stage", "grow: devices", "grow: publish ct_pending", "grow: publish affinity", "grow: close"} {
 		p := newPlace(t)
 		p.failpoint = func(step string) error {
 			if step == fail {

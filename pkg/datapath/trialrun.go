@@ -41,7 +41,7 @@ func (t *trial) remember() error {
 	if err := t.copyServices(); err != nil {
 		return err
 	}
-	for name, live := range map[string]*ebpf.Map{"ct": t.live.Ct, "ct_half": t.live.CtHalf} {
+	for name, live := range map[string]*ebpf.Map{"ct": t.live.Ct, "ct_pending": t.live.CtPending} {
 		row, there, err := maps.LookupFlow(live, t.flow())
 		if err != nil {
 			return err
@@ -126,7 +126,7 @@ func (t *trial) run() (result TrialResult, err error) {
 // trial's maps.
 func (t *trial) isTaken(row *maps.FlowRow) (bool, error) {
 	back := maps.BackOf(t.flow(), row)
-	for _, live := range []*ebpf.Map{t.live.Ct, t.live.CtHalf} {
+	for _, live := range []*ebpf.Map{t.live.Ct, t.live.CtPending} {
 		other, there, err := maps.LookupFlow(live, back)
 		if err != nil {
 			return false, err
@@ -135,7 +135,7 @@ func (t *trial) isTaken(row *maps.FlowRow) (bool, error) {
 			continue
 		}
 		for _, key := range []maps.Flow{back, t.flow()} {
-			if err := t.own["ct_half"].Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			if err := t.own["ct_pending"].Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 				return false, fmt.Errorf("try a packet again: %w", err)
 			}
 		}
@@ -186,7 +186,7 @@ func (t *trial) judge(result *TrialResult) error {
 		return nil
 	}
 	result.Answer = false
-	for _, name := range []string{"ct", "ct_half"} {
+	for _, name := range []string{"ct", "ct_pending"} {
 		row, there, err := maps.LookupFlow(t.own[name], t.flow())
 		if err != nil {
 			return err

@@ -13,7 +13,7 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// The rows of ct and ct_half, and the arguments of the programs that delete flows. All are
+// The rows of ct and ct_pending, and the arguments of the programs that delete flows. All are
 // comparable.
 type (
 	Flow       = bpf.MapsFlow
@@ -103,7 +103,7 @@ func OpenFlows(dir string, readOnly bool) (open, half *ebpf.Map, err error) {
 	if open, err = openPin(filepath.Join(dir, "ct"), specs.Maps["ct"], true, readOnly); err != nil {
 		return nil, nil, err
 	}
-	if half, err = openPin(filepath.Join(dir, "ct_half"), specs.Maps["ct_half"], true, readOnly); err != nil {
+	if half, err = openPin(filepath.Join(dir, "ct_pending"), specs.Maps["ct_pending"], true, readOnly); err != nil {
 		return nil, nil, errors.Join(err, open.Close())
 	}
 	return open, half, nil

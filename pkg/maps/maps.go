@@ -32,7 +32,7 @@ type Maps struct {
 	SockPeers *ebpf.Map
 	SockFlows *ebpf.Map
 	Ct        *ebpf.Map
-	CtHalf    *ebpf.Map
+	CtPending *ebpf.Map
 	CtOpened  *ebpf.Map
 	AskedWays *ebpf.Map
 	Turnover  *ebpf.Map
@@ -117,7 +117,7 @@ func (m *Maps) fields() []field {
 		{Info{Name: "optout_kinds", Row: "0 -> kinds of optout's rows", WrittenBy: "optout", ReadBy: "sock"}, &m.OptoutKinds, nil},
 		{Info{Name: "ct", Row: "flow -> its rewrite and route, last seen, state", WrittenBy: "tc, xdp, pod, conntrack", ReadBy: "tc, xdp, pod, conntrack"},
 			&m.Ct, func(s Sizes) uint32 { return s.Flows }},
-		{Info{Name: "ct_half", Row: "flow that is not established -> the same", WrittenBy: "tc, xdp, pod, conntrack", ReadBy: "tc, xdp, pod, conntrack"}, &m.CtHalf, nil},
+		{Info{Name: "ct_pending", Row: "flow that is not established -> the same", WrittenBy: "tc, xdp, pod, conntrack", ReadBy: "tc, xdp, pod, conntrack"}, &m.CtPending, nil},
 		{Info{Name: "ct_opened", Row: "0 -> flows that were established, ever", WrittenBy: "tc, xdp, pod", ReadBy: "conntrack"}, &m.CtOpened, nil},
 		{Info{Name: "turnover", Row: "map that pushes rows out -> rows made, rows deleted, ever", WrittenBy: "sock, tc, xdp, pod, conntrack", ReadBy: "observe"},
 			&m.Turnover, nil},

@@ -119,7 +119,7 @@ func TestOlderIsCarried(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		keys bool
-	}{{"ct", true}, {"ct_half", true}, {"affinity", true}, {"backends", false}, {"conn_peers", false}, {"pods", false}} {
+	}{{"ct", true}, {"ct_pending", true}, {"affinity", true}, {"backends", false}, {"conn_peers", false}, {"pods", false}} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := rig.BPFFS(t)
 			if err := m.Pin(dir); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Room is how many rows the maps that evict rows should have: ct_half, affinity and frags. No map
+// Room is how many rows the maps that evict rows should have: ct_pending, affinity and frags. No map
 // gets fewer rows than its spec says.
 type Room struct {
 	HalfOpen, Clients, Datagrams uint32
@@ -20,7 +20,7 @@ const roomMost = 1 << 24
 
 // of returns how many rows the named map should have; 1 for maps that don't evict.
 func (r Room) of(name string) uint32 {
-	want := map[string]uint32{"ct_half": r.HalfOpen, "affinity": r.Clients, "frags": r.Datagrams}[name]
+	want := map[string]uint32{"ct_pending": r.HalfOpen, "affinity": r.Clients, "frags": r.Datagrams}[name]
 	return roundUp(max(1, min(want, roomMost)))
 }
 

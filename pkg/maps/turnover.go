@@ -35,7 +35,7 @@ type lru struct {
 
 func lrus() []lru {
 	return []lru{
-		{"ct_half", uint32(bpf.MapsLruLRU_CT_HALF), countRows[Flow, FlowRow], carryRows[Flow, FlowRow]},
+		{"ct_pending", uint32(bpf.MapsLruLRU_CT_PENDING), countRows[Flow, FlowRow], carryRows[Flow, FlowRow]},
 		{"affinity", uint32(bpf.MapsLruLRU_AFFINITY), countRows[AffinityKey, Affinity], carryRows[AffinityKey, Affinity]},
 		{"frags", uint32(bpf.MapsLruLRU_FRAGS), countRows[Datagram, DatagramFlow], carryRows[Datagram, DatagramFlow]},
 	}

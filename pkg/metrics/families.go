@@ -134,7 +134,7 @@ func mapFamilies() []family {
 			"fairlead_map_evictions_total evict rows near 1.",
 			func(m *observe.MapStatus) (float64, bool) { return m.Pressure, m.Entries != nil }),
 		ofCountedMaps("fairlead_map_evictions_total", "Rows evicted for lack of room, as counted by the programs: never too many, and some seconds late. "+
-			"ct_half: connections fail to open; look for a flood or raise conntrack-max. affinity: clients change backends; the map "+
+			"ct_pending: connections fail to open; look for a flood or raise conntrack-max. affinity: clients change backends; the map "+
 			"grows to a 64th of the memory; beyond that, spread the clients over more nodes. frags: fragmented datagrams are lost; keep to the path's MTU.",
 			func(m *observe.MapStatus) (float64, bool) {
 				if m.Evictions == nil {

@@ -92,7 +92,7 @@ func (m *MapStatus) judge(say func(string, ...any)) {
 		return
 	}
 	what, ok := map[string]string{
-		"ct_half": "connections from outside may not come about: \"fairlead conntrack list --state new\" shows who begins so many. " +
+		"ct_pending": "connections from outside may not come about: \"fairlead conntrack list --state new\" shows who begins so many. " +
 			"Stop a flood before it reaches this node; if the clients are wanted, raise the option conntrack-max, of which this map is a part, and restart the agent",
 		"affinity": "clients of services with session affinity may get another backend: it grows by itself, twofold every 15 seconds, to a 64th of the " +
 			"memory; if this goes on, spread the clients over more nodes",

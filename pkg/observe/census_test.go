@@ -126,8 +126,8 @@ func TestCrowdedMapsDegrade(t *testing.T) {
 		lately uint64
 		want   string // in the sentence; "" for none
 	}{
-		{"ct_half", 0, ""}, {"ct_half", 163, ""},
-		{"ct_half", 164, "conntrack-max"}, {"affinity", 164, "session affinity"}, {"frags", 164, "fragments"},
+		{"ct_pending", 0, ""}, {"ct_pending", 163, ""},
+		{"ct_pending", 164, "conntrack-max"}, {"affinity", 164, "session affinity"}, {"frags", 164, "fragments"},
 	} {
 		s := sampleStatus()
 		s.Maps = []MapStatus{{Name: tt.name, Capacity: 16384, EvictedLately: tt.lately, EvictionsEnd: time.Unix(1000, 0)}}

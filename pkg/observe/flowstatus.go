@@ -11,22 +11,22 @@ const crowded = 0.9
 // FlowStatus is how many flows are tracked, as of the agent's last pass over them. A flow has a row
 // for each direction.
 type FlowStatus struct {
-	Rows             int           `json:"rows"` // of established flows
-	Capacity         int           `json:"capacity"`
-	Most             int           `json:"most"`    // the limit to which the capacity may grow
-	Growths          uint64        `json:"growths"` // of the capacity, since the start
-	HalfOpenRows     int           `json:"halfOpenRows"`
-	HalfOpenCapacity int           `json:"halfOpenCapacity"`
-	Forgotten        uint64        `json:"forgotten"` // number of flows removed
-	LastTime         time.Time     `json:"lastTime,omitzero"`
-	LastDuration     time.Duration `json:"lastDurationNanoseconds"`
-	Error            string        `json:"error,omitempty"`     // why finished flows are not removed
-	GrowError        string        `json:"growError,omitempty"` // why the capacity does not grow
+	Rows            int           `json:"rows"` // of established flows
+	Capacity        int           `json:"capacity"`
+	Most            int           `json:"most"`    // the limit to which the capacity may grow
+	Growths         uint64        `json:"growths"` // of the capacity, since the start
+	PendingRows     int           `json:"pendingRows"`
+	PendingCapacity int           `json:"pendingCapacity"`
+	Forgotten       uint64        `json:"forgotten"` // number of flows removed
+	LastTime        time.Time     `json:"lastTime,omitzero"`
+	LastDuration    time.Duration `json:"lastDurationNanoseconds"`
+	Error           string        `json:"error,omitempty"`     // why finished flows are not removed
+	GrowError       string        `json:"growError,omitempty"` // why the capacity does not grow
 }
 
 func (f *FlowStatus) text() string {
 	return fmt.Sprintf("%d of %d rows (at most %d), %d of %d half open, last pass %s took %s, removed %d flows", f.Rows, f.Capacity, max(f.Most, f.Capacity),
-		f.HalfOpenRows, f.HalfOpenCapacity, clock(f.LastTime), round(f.LastDuration), f.Forgotten)
+		f.PendingRows, f.PendingCapacity, clock(f.LastTime), round(f.LastDuration), f.Forgotten)
 }
 
 func (f *FlowStatus) judge(say func(string, ...any)) {

@@ -37,7 +37,7 @@ func sampleStatus() Status {
 			},
 		},
 		Services: 3, Frontends: 5, Backends: 7,
-		Flows: &FlowStatus{Rows: 200, Capacity: 131072, HalfOpenRows: 4, HalfOpenCapacity: 16384, Forgotten: 9, LastTime: at, LastDuration: 345678},
+		Flows: &FlowStatus{Rows: 200, Capacity: 131072, PendingRows: 4, PendingCapacity: 16384, Forgotten: 9, LastTime: at, LastDuration: 345678},
 		Snat: &SnatStatus{Uses: []SnatUse{
 			{User: "others", Used: 700, Limit: 14448, Protocol: "tcp", Destination: netip.MustParseAddrPort("10.2.0.9:80")},
 			{User: "pods", Used: 5, Limit: 14448, Protocol: "udp", Destination: netip.MustParseAddrPort("203.0.113.1:53")}, {User: "one-pod", Limit: 7224},
@@ -57,8 +57,8 @@ func sampleStatus() Status {
 		Maps: []MapStatus{
 			{Name: "svcs", Type: "Hash", Row: "a -> b", WrittenBy: "reconciler", ReadBy: "sock", Entries: &entries,
 				Capacity: 48, Pressure: 0.25, Memory: 3 << 19, Pin: "/pins/svcs", Schema: "v1"},
-			{Name: "ct_half", Type: "LRUHash", Row: "e -> f", WrittenBy: "tc", ReadBy: "tc", Entries: &entries,
-				Capacity: 16, Pressure: 0.75, Evictions: new(uint64(7)), Memory: 4096, Pin: "/pins/ct_half", Schema: "v1"},
+			{Name: "ct_pending", Type: "LRUHash", Row: "e -> f", WrittenBy: "tc", ReadBy: "tc", Entries: &entries,
+				Capacity: 16, Pressure: 0.75, Evictions: new(uint64(7)), Memory: 4096, Pin: "/pins/ct_pending", Schema: "v1"},
 			{Name: "sock_peers", Type: "SkStorage", Row: "c -> d", WrittenBy: "sock", ReadBy: "sock", Memory: 512},
 		},
 		Problems: []Problem{{"shop/web", "FrontendConflict", "10.96.0.1:80/tcp belongs to shop/other."}},

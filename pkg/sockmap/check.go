@@ -80,7 +80,7 @@ func (s *Sockmap) check(ctx context.Context, netns uint64) error {
 	// Nothing is lost if this fails: rules are written again whenever they change.
 	defer func() { _ = s.setOwn(nil) }()
 	for _, end := range []func(*exercise) error{
-		func(e *exercise) error { return errors.Join(e.alternate(), e.endHalf()) },
+		func(e *exercise) error { return errors.Join(e.alternate(), e.endPending()) },
 		func(e *exercise) error {
 			if _, err := e.hoard(8<<10, math.MaxInt32/32); err != nil { // part of it by TCP, for the run
 				return err

@@ -228,7 +228,7 @@ func tampers() map[string]func(*ebpf.CollectionSpec) {
 		"hiding": func(spec *ebpf.CollectionSpec) { // the first byte of every message is lost
 			before(spec, append(hide(), asm.Mov.Reg(asm.R1, asm.R6))...)
 		},
-		"hiding what comes before half an end": func(spec *ebpf.CollectionSpec) { hideOf(spec, lastHalf) },
+		"hiding what comes before half an end": func(spec *ebpf.CollectionSpec) { hideOf(spec, lastPending) },
 		"hiding what comes before an end":      func(spec *ebpf.CollectionSpec) { hideOf(spec, lastAtOnce) },
 		"hiding at first": func(spec *ebpf.CollectionSpec) { // only until the first connection has been given up
 			var now unix.Timespec

@@ -283,14 +283,14 @@ func (e exercise) hoard(size, most int) (sent int, err error) {
 
 // Sizes of last messages, which no other message of an exercise has.
 const (
-	lastHalf   = 3001
-	lastAtOnce = 3002
+	lastPending = 3001
+	lastAtOnce  = 3002
 )
 
-// endHalf sends a last message and shuts down the client's direction. The server still reads the
+// endPending sends a last message and shuts down the client's direction. The server still reads the
 // message and replies.
-func (e exercise) endHalf() error {
-	last := pattern(9, lastHalf)
+func (e exercise) endPending() error {
+	last := pattern(9, lastPending)
 	if _, err := unix.Write(e.client, last); err != nil {
 		return fmt.Errorf("send: %w", err)
 	}

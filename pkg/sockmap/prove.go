@@ -123,7 +123,7 @@ func (p *proof) run() error {
 	}{
 		{"a megabyte each way, over both paths", func(e *exercise) error { return e.alternate() }},
 		{"a reader that does not read", p.hoard},
-		{"shutting down one direction", func(e *exercise) error { return e.endHalf() }},
+		{"shutting down one direction", func(e *exercise) error { return e.endPending() }},
 		{"closing right after sending", func(e *exercise) error { return e.endAtOnce() }},
 		{"closing with unread data", func(e *exercise) error { return e.endUnread() }},
 		{"what differs from TCP", p.differ},

@@ -105,7 +105,7 @@ func (w *world) begun(t *testing.T, f family, port int) bpf.MapsCtEntry {
 	p := packet{from: fmt.Sprintf("%s:%d", f.client, port), to: f.node + ":30053", proto: udp}
 	w.run(t, w.in, p.bytes())
 	flow, row := flowOf(p.from, p.to, udp), bpf.MapsCtEntry{}
-	if err := w.maps.CtHalf.Lookup(&flow, &row); err != nil {
+	if err := w.maps.CtPending.Lookup(&flow, &row); err != nil {
 		t.Fatalf("find the row of a request from port %d: %v", port, err)
 	}
 	return row

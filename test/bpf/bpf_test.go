@@ -65,7 +65,7 @@ func (w *world) rows(t *testing.T) (open, half int) {
 	t.Helper()
 	var key bpf.MapsFlow
 	var row bpf.MapsCtEntry
-	for m, n := range map[*ebpf.Map]*int{w.maps.Ct: &open, w.maps.CtHalf: &half} {
+	for m, n := range map[*ebpf.Map]*int{w.maps.Ct: &open, w.maps.CtPending: &half} {
 		rows := m.Iterate()
 		for rows.Next(&key, &row) {
 			*n++

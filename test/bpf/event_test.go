@@ -122,17 +122,17 @@ func TestEvents(t *testing.T) {
 			if err := events.Close(); err != nil {
 				t.Fatal(err)
 			}
-			w.forgetHalf(t)
+			w.forgetPending(t)
 		}
 	})
 }
 
-// forgetHalf deletes the flows that are not established.
-func (w *world) forgetHalf(t *testing.T) {
+// forgetPending deletes the flows that are not established.
+func (w *world) forgetPending(t *testing.T) {
 	t.Helper()
 	var key bpf.MapsFlow
-	for w.maps.CtHalf.NextKey(nil, &key) == nil {
-		if err := w.maps.CtHalf.Delete(&key); err != nil {
+	for w.maps.CtPending.NextKey(nil, &key) == nil {
+		if err := w.maps.CtPending.Delete(&key); err != nil {
 			t.Fatal(err)
 		}
 	}

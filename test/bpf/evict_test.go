@@ -25,7 +25,7 @@ func (w *world) shrink(t *testing.T, name string, rows uint32) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := map[string]**ebpf.Map{"ct_half": &w.maps.CtHalf, "affinity": &w.maps.Affinity, "frags": &w.maps.Frags}[name]
+	at := map[string]**ebpf.Map{"ct_pending": &w.maps.CtPending, "affinity": &w.maps.Affinity, "frags": &w.maps.Frags}[name]
 	(*at).Close()
 	w.ground.spoilt = true
 	*at = small
@@ -35,7 +35,7 @@ func (w *world) shrink(t *testing.T, name string, rows uint32) {
 // census returns the counts of an LRU map, and how many rows were made in it and not deleted.
 func (w *world) census(t *testing.T, name string) (c maps.Census, kept uint64) {
 	t.Helper()
-	m := map[string]*ebpf.Map{"ct_half": w.maps.CtHalf, "affinity": w.maps.Affinity, "frags": w.maps.Frags}[name]
+	m := map[string]*ebpf.Map{"ct_pending": w.maps.CtPending, "affinity": w.maps.Affinity, "frags": w.maps.Frags}[name]
 	c, err := maps.TakeCensus(w.maps.Turnover, m, name)
 	if err != nil {
 		t.Fatal(err)
@@ -67,11 +67,11 @@ func (f family) nth(n int) netip.Addr {
 func TestFloodIsCounted(t *testing.T) {
 	const room, flood = 128, 300
 	each(t, func(t *testing.T, w *world, f family) {
-		w.shrink(t, "ct_half", room)
+		w.shrink(t, "ct_pending", room)
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", false)
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
 		w.talk(t, f, f.client+":4000", f.pod+":53", 2)
-		if c, kept := w.census(t, "ct_half"); c.Turnover != (maps.Turnover{Made: 2, Deleted: 2}) || kept != 0 || c.Evicted != 0 {
+		if c, kept := w.census(t, "ct_pending"); c.Turnover != (maps.Turnover{Made: 2, Deleted: 2}) || kept != 0 || c.Evicted != 0 {
 			t.Fatalf("after a flow was established: %+v", c)
 		}
 		before := w.dump(t)
@@ -81,7 +81,7 @@ func TestFloodIsCounted(t *testing.T) {
 				t.Fatalf("first packet %d: %s", n, verdict)
 			}
 		}
-		c, kept := w.census(t, "ct_half")
+		c, kept := w.census(t, "ct_pending")
 		if c.Turnover.Made != 2+2*flood || c.Turnover.Deleted != 2 {
 			t.Errorf("counted %+v for %d first packets with two rows each", c.Turnover, flood)
 		}
@@ -95,7 +95,7 @@ func TestFloodIsCounted(t *testing.T) {
 			}
 		}
 		w.doom(t, maps.DoomFlushed, &maps.FlowLimits{})
-		if left, _ := w.census(t, "ct_half"); left.Evicted != c.Evicted || left.Turnover.Deleted == 2 {
+		if left, _ := w.census(t, "ct_pending"); left.Evicted != c.Evicted || left.Turnover.Deleted == 2 {
 			t.Errorf("forgetting flows changed the number of evictions from %d to %d (%+v)", c.Evicted, left.Evicted, left.Turnover)
 		}
 	})
@@ -112,7 +112,7 @@ func TestNothingIsEvicted(t *testing.T) {
 				w.run(t, w.in, packet{from: from, to: f.node + ":30080", proto: tcp, flags: flags}.bytes())
 			}
 		}
-		if c, kept := w.census(t, "ct_half"); kept != 0 || c.Evicted != 0 || c.Turnover.Made != 100 {
+		if c, kept := w.census(t, "ct_pending"); kept != 0 || c.Evicted != 0 || c.Turnover.Made != 100 {
 			t.Errorf("counted %+v, but no row was evicted", c)
 		}
 	})
@@ -197,7 +197,7 @@ func TestCensusWhileFlowsComeAndGo(t *testing.T) {
 			going = false
 		default:
 		}
-		c, err := maps.TakeCensus(w.maps.Turnover, w.maps.CtHalf, "ct_half")
+		c, err := maps.TakeCensus(w.maps.Turnover, w.maps.CtPending, "ct_pending")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -205,7 +205,7 @@ func TestCensusWhileFlowsComeAndGo(t *testing.T) {
 			t.Errorf("census %d reports %d evictions: %+v", looks, c.Evicted, c)
 		}
 	}
-	if c, kept := w.census(t, "ct_half"); kept != uint64(c.Rows) || c.Turnover.Deleted == 0 || looks < 3 {
+	if c, kept := w.census(t, "ct_pending"); kept != uint64(c.Rows) || c.Turnover.Deleted == 0 || looks < 3 {
 		t.Errorf("at rest there are %d rows but %d were kept, after %d censuses: %+v", c.Rows, kept, looks, c)
 	}
 }

@@ -74,17 +74,17 @@ func TestPushedOut(t *testing.T) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 		l := w.dial(t, f, f.client+":4000", f.node+":30080", f.pod+":8080")
 		l.reply(t, "answer", syn|ack, 1000)
-		w.forget(t, w.maps.CtHalf, l.pod, l.snat, tcp)
+		w.forget(t, w.maps.CtPending, l.pod, l.snat, tcp)
 		l.request(t, "without the reply's row", ack, 1001)
 		w.expectRows(t, 2, 0)
 		l.reply(t, "back", ack, 1001)
 
 		l = w.dial(t, f, f.client+":4001", f.node+":30080", f.pod+":8080")
 		l.reply(t, "answer", syn|ack, 1000)
-		w.forget(t, w.maps.CtHalf, l.client, l.vip, tcp)
+		w.forget(t, w.maps.CtPending, l.client, l.vip, tcp)
 		l.request(t, "without the request's row", ack, 1001)
-		w.forget(t, w.maps.CtHalf, l.client, l.vip, tcp)
-		w.forget(t, w.maps.CtHalf, l.pod, l.snat, tcp)
+		w.forget(t, w.maps.CtPending, l.client, l.vip, tcp)
+		w.forget(t, w.maps.CtPending, l.pod, l.snat, tcp)
 		l.request(t, "without either", ack, 1001)
 		l.reply(t, "answer again", syn|ack, 1000)
 		l.request(t, "acknowledged again", ack, 1001)
@@ -100,7 +100,7 @@ func TestPortTaken(t *testing.T) {
 			w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 			first := w.dial(t, f, f.client+":4000", f.node+":30080", f.pod+":8080")
 			first.reply(t, "answer", syn|ack, 1000)
-			w.forget(t, w.maps.CtHalf, first.pod, first.snat, tcp)
+			w.forget(t, w.maps.CtPending, first.pod, first.snat, tcp)
 			var thief *session
 			for port := 5000; thief == nil || thief.snat != first.snat; port++ {
 				if port == 5200 {
@@ -139,8 +139,8 @@ func (w *world) dialOnce(t *testing.T, f family, client, vip, pod, port string) 
 	}
 	l := &session{w: w, client: client, vip: vip, pod: pod, snat: f.snat + ":" + portOf(out, f)}
 	if l.snat != port {
-		w.forget(t, w.maps.CtHalf, l.client, l.vip, tcp)
-		w.forget(t, w.maps.CtHalf, l.pod, l.snat, tcp)
+		w.forget(t, w.maps.CtPending, l.client, l.vip, tcp)
+		w.forget(t, w.maps.CtPending, l.pod, l.snat, tcp)
 	}
 	return l
 }
@@ -230,7 +230,7 @@ func TestEndedPort(t *testing.T) {
 // empty forgets every flow.
 func (w *world) empty(t *testing.T) {
 	t.Helper()
-	for _, m := range []*ebpf.Map{w.maps.Ct, w.maps.CtHalf} {
+	for _, m := range []*ebpf.Map{w.maps.Ct, w.maps.CtPending} {
 		var key [40]byte
 		for err := m.NextKey(nil, &key); !errors.Is(err, ebpf.ErrKeyNotExist); err = m.NextKey(nil, &key) {
 			if err == nil {

@@ -221,7 +221,7 @@ func TestTranslatedOnce(t *testing.T) {
 				local      bool
 			}{{":53", f.snat + ":40000", false}, {":54", f.client + ":4000", true}} {
 				s.service(t, f.any+":300"+backend.port[1:], udp, maps.NodePort, f.pod+backend.port, backend.local)
-				s.plant(t, s.maps.CtHalf, flowOf(backend.from, f.pod+backend.port, udp), rowOf(f.vip+":53", f.vip+":4000", true))
+				s.plant(t, s.maps.CtPending, flowOf(backend.from, f.pod+backend.port, udp), rowOf(f.vip+":53", f.vip+":4000", true))
 				outside.send(t, packet{from: f.client + ":4000", to: f.node + ":300" + backend.port[1:], proto: udp, payload: 5})
 				inside.want(t, packet{from: backend.from, to: f.pod + backend.port, proto: udp, payload: 5, ttl: 63})
 			}
@@ -242,7 +242,7 @@ func TestStackFindsPods(t *testing.T) {
 			inside.want(t, packet{from: client, to: f.pod + ":53", proto: udp, ttl: 63})
 		}
 		var row bpf.MapsCtEntry
-		if err := s.maps.CtHalf.Lookup(flowOf(client, vip, udp), &row); err != nil || row.Ifindex != 0 {
+		if err := s.maps.CtPending.Lookup(flowOf(client, vip, udp), &row); err != nil || row.Ifindex != 0 {
 			t.Errorf("the row of a pod here has a way of its own: %+v, %v", row, err)
 		}
 	})

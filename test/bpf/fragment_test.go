@@ -170,13 +170,13 @@ func TestTornWithoutPorts(t *testing.T) {
 		client, node, pod := f.client+":4000", f.node+":30053", f.pod+":53"
 		tear := func(flow bpf.MapsFlow, flags uint8) {
 			t.Helper()
-			row, ok, err := maps.LookupFlow(w.maps.CtHalf, flow)
+			row, ok, err := maps.LookupFlow(w.maps.CtPending, flow)
 			if err != nil || !ok {
 				t.Fatal(ok, err)
 			}
 			row.Flags ^= flags
 			row.Seal++
-			if err := w.maps.CtHalf.Put(&flow, &row); err != nil {
+			if err := w.maps.CtPending.Put(&flow, &row); err != nil {
 				t.Fatal(err)
 			}
 		}

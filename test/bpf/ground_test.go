@@ -181,11 +181,11 @@ func TestGround(t *testing.T) {
 	if had, err := first.clean(); err != nil || len(had) > 0 {
 		t.Errorf("left after cleaning: %v: %v", had, err)
 	}
-	first.maps.Ct, first.maps.CtHalf = first.maps.CtHalf, first.maps.Ct
+	first.maps.Ct, first.maps.CtPending = first.maps.CtPending, first.maps.Ct
 	if _, err := first.clean(); err == nil {
 		t.Error("a ground with replaced maps counts as clean")
 	}
-	first.maps.Ct, first.maps.CtHalf = first.maps.CtHalf, first.maps.Ct
+	first.maps.Ct, first.maps.CtPending = first.maps.CtPending, first.maps.Ct
 }
 
 // litter writes the first and the last row of a map, as far as it has an order.

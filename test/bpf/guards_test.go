@@ -106,8 +106,8 @@ func TestRangesAreJudged(t *testing.T) {
 			for _, tt := range guardCases() {
 				w.tell(t, now-1<<20-9, now+uint32(tt.until))
 				w.tellGuards(t, now+uint32(tt.changed))
-				for _, m := range []*ebpf.Map{w.maps.Ct, w.maps.CtHalf} {
-					half, direct := m == w.maps.CtHalf, end.row.Flags&maps.DirectMask != 0
+				for _, m := range []*ebpf.Map{w.maps.Ct, w.maps.CtPending} {
+					half, direct := m == w.maps.CtPending, end.row.Flags&maps.DirectMask != 0
 					if direct && !half {
 						continue // it has no row there
 					}

@@ -76,7 +76,7 @@ func (w *world) dump(t *testing.T) map[bpf.MapsFlow]bpf.MapsCtEntry {
 	rows := map[bpf.MapsFlow]bpf.MapsCtEntry{}
 	var key bpf.MapsFlow
 	var row bpf.MapsCtEntry
-	for _, m := range []*ebpf.Map{w.maps.Ct, w.maps.CtHalf} {
+	for _, m := range []*ebpf.Map{w.maps.Ct, w.maps.CtPending} {
 		list := m.Iterate()
 		for list.Next(&key, &row) {
 			rows[key] = row

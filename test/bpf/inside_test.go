@@ -259,11 +259,11 @@ func (b *takeBack) age(t *testing.T, ticks uint16) {
 	t.Helper()
 	key := flowOf(b.request.from, b.request.to, b.request.proto)
 	var row bpf.MapsCtEntry
-	if err := b.maps.CtHalf.Lookup(&key, &row); err != nil {
+	if err := b.maps.CtPending.Lookup(&key, &row); err != nil {
 		t.Fatal(err)
 	}
 	row.AddrDiff -= ticks
-	b.plant(t, b.maps.CtHalf, key, row)
+	b.plant(t, b.maps.CtPending, key, row)
 }
 
 // If the first packet of a flow does not fit with its encapsulation, the flow gets this node's

@@ -131,7 +131,7 @@ func TestHopsAnswered(t *testing.T) {
 		row.Ifindex, row.Dmac = 1, [6]uint8{2, 0, 0, 0, 0, 1} // sent back where it came from: lo
 		row.Seen = w.tick(t, client, vip)
 		w.tell(t, row.Seen-1, row.Seen+1000) // no other way in the meantime
-		w.plant(t, w.maps.CtHalf, flowOf(client, vip, udp), row)
+		w.plant(t, w.maps.CtPending, flowOf(client, vip, udp), row)
 		for _, n := range []int{0, 1, 5, 520, 1183, 1400} {
 			d := udpTo(client, vip, n)
 			d.ttl = 1

@@ -142,7 +142,7 @@ func (m *member) meet(t *testing.T, packets []arrival) []netip.AddrPort {
 // rowFor returns the node's row for a packet's flow.
 func (m *member) rowFor(p arrival) (row maps.FlowRow, ok bool, err error) {
 	key := p.flow()
-	if row, ok, err = maps.LookupFlow(m.maps.CtHalf, key); err != nil || ok {
+	if row, ok, err = maps.LookupFlow(m.maps.CtPending, key); err != nil || ok {
 		return row, ok, err
 	}
 	return maps.LookupFlow(m.maps.Ct, key)

@@ -274,7 +274,7 @@ func (w *world) compareDirect(t *testing.T, long *world, f family, m wrapping, p
 			frame := packets[kind]
 			w.sumUp(t, isSummedUp(kind))
 			long.sumUp(t, isSummedUp(kind))
-			have, want := w.meetHalf(t, flow, row, frame), long.meetHalf(t, flow, row, frame)
+			have, want := w.meetPending(t, flow, row, frame), long.meetPending(t, flow, row, frame)
 			if diff := cmp.Diff(want, have); diff != "" {
 				t.Errorf("protocol %d, %s, %s, its row %s (-long +short):\n%s", proto, m.name, kind, name, diff)
 			}
@@ -285,15 +285,15 @@ func (w *world) compareDirect(t *testing.T, long *world, f family, m wrapping, p
 	}
 }
 
-// meetHalf is meet for a row of ct_half.
-func (w *world) meetHalf(t *testing.T, flow bpf.MapsFlow, row bpf.MapsCtEntry, frame []byte) (o plainOutcome) {
+// meetPending is meet for a row of ct_pending.
+func (w *world) meetPending(t *testing.T, flow bpf.MapsFlow, row bpf.MapsCtEntry, frame []byte) (o plainOutcome) {
 	t.Helper()
 	w.empty(t)
 	w.allow(t)
-	w.plant(t, w.maps.CtHalf, flow, row)
+	w.plant(t, w.maps.CtPending, flow, row)
 	verdict, out := w.run(t, w.in, frame)
 	o.Verdict, o.Packet = verdict, fmt.Sprintf("%x", out)
-	o.Known = w.maps.CtHalf.Lookup(&flow, &o.Row) == nil
+	o.Known = w.maps.CtPending.Lookup(&flow, &o.Row) == nil
 	return o
 }
 

@@ -158,8 +158,8 @@ func TestFlood(t *testing.T) {
 		}
 		half := w.dial(t, f, addrPort(f.client, first+established), f.node+":30080", f.pod+":8080")
 		w.flood(t, opening(f), flood)
-		if open, pending := w.rows(t); open != 2*established || pending > int(w.maps.CtHalf.MaxEntries()) || pending < 1000 {
-			t.Errorf("%d rows are established, %d half open; want %d and at most %d", open, pending, 2*established, w.maps.CtHalf.MaxEntries())
+		if open, pending := w.rows(t); open != 2*established || pending > int(w.maps.CtPending.MaxEntries()) || pending < 1000 {
+			t.Errorf("%d rows are established, %d half open; want %d and at most %d", open, pending, 2*established, w.maps.CtPending.MaxEntries())
 		}
 		ends := map[string]bool{}
 		for _, l := range links {

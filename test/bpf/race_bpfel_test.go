@@ -44,9 +44,9 @@ const (
 	RaceMapConnPeers     = "conn_peers"
 	RaceMapCounters      = "counters"
 	RaceMapCt            = "ct"
-	RaceMapCtHalf        = "ct_half"
 	RaceMapCtOld         = "ct_old"
 	RaceMapCtOpened      = "ct_opened"
+	RaceMapCtPending     = "ct_pending"
 	RaceMapCtStage       = "ct_stage"
 	RaceMapEvents        = "events"
 	RaceMapFormer        = "former"
@@ -158,9 +158,9 @@ type RaceMapSpecs struct {
 	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
-	CtHalf       *ebpf.MapSpec `ebpf:"ct_half"`
 	CtOld        *ebpf.MapSpec `ebpf:"ct_old"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
+	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
 	CtStage      *ebpf.MapSpec `ebpf:"ct_stage"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
@@ -242,9 +242,9 @@ type RaceMaps struct {
 	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Ct           *ebpf.Map `ebpf:"ct"`
-	CtHalf       *ebpf.Map `ebpf:"ct_half"`
 	CtOld        *ebpf.Map `ebpf:"ct_old"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
+	CtPending    *ebpf.Map `ebpf:"ct_pending"`
 	CtStage      *ebpf.Map `ebpf:"ct_stage"`
 	Events       *ebpf.Map `ebpf:"events"`
 	Former       *ebpf.Map `ebpf:"former"`
@@ -295,9 +295,9 @@ func (m *RaceMaps) Close() error {
 		m.ConnPeers,
 		m.Counters,
 		m.Ct,
-		m.CtHalf,
 		m.CtOld,
 		m.CtOpened,
+		m.CtPending,
 		m.CtStage,
 		m.Events,
 		m.Former,

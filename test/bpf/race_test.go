@@ -173,7 +173,7 @@ func (w *world) learn(t *testing.T, f family, proto byte) (s sides) {
 		}
 		return of
 	}
-	s.there, s.back = row(w.maps.CtHalf, there), row(w.maps.CtHalf, back)
+	s.there, s.back = row(w.maps.CtPending, there), row(w.maps.CtPending, back)
 	w.run(t, w.in, packet{from: from, to: to, proto: proto, flags: ack, ack: 1001}.bytes())
 	s.openThere, s.openBack = row(w.maps.Ct, there), row(w.maps.Ct, back)
 	return s
@@ -253,7 +253,7 @@ func (r *races) begin(t *testing.T, race race) {
 	t.Helper()
 	r.empty(t)
 	for _, s := range race.before {
-		if err := r.maps.CtHalf.Put(&s.Flow, &s.Row); err != nil {
+		if err := r.maps.CtPending.Put(&s.Flow, &s.Row); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -263,7 +263,7 @@ func (r *races) begin(t *testing.T, race race) {
 	}
 	counts := make([]maps.Turnover, cpus)
 	counts[0].Made = uint64(len(race.before))
-	if err := r.maps.Turnover.Put(uint32(bpf.MapsLruLRU_CT_HALF), counts); err != nil {
+	if err := r.maps.Turnover.Put(uint32(bpf.MapsLruLRU_CT_PENDING), counts); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -323,7 +323,7 @@ func (r *races) meet(t *testing.T, what string, race race, in packet, f family, 
 // leads reports whether a row sends the packets of a flow to where those of another come from.
 func (r *races) leads(t *testing.T, back, there bpf.MapsFlow) bool {
 	t.Helper()
-	for _, m := range []*ebpf.Map{r.maps.Ct, r.maps.CtHalf} {
+	for _, m := range []*ebpf.Map{r.maps.Ct, r.maps.CtPending} {
 		row, ok, err := maps.LookupFlow(m, back)
 		if err != nil {
 			t.Fatal(err)
@@ -339,7 +339,7 @@ func (r *races) leads(t *testing.T, back, there bpf.MapsFlow) bool {
 // there are as many rows as were made and not deleted. It returns the rows.
 func (r *races) wantOrder(t *testing.T, what string) (open, half map[bpf.MapsFlow]bpf.MapsCtEntry) {
 	t.Helper()
-	open, half = r.all(t, r.maps.Ct), r.all(t, r.maps.CtHalf)
+	open, half = r.all(t, r.maps.Ct), r.all(t, r.maps.CtPending)
 	for flow, row := range open {
 		back := maps.BackOf(flow, &row)
 		if reply, ok := open[back]; !ok || maps.BackOf(back, &reply) != flow {
@@ -349,7 +349,7 @@ func (r *races) wantOrder(t *testing.T, what string) (open, half map[bpf.MapsFlo
 			t.Errorf("%s: a port has two flows", what)
 		}
 	}
-	turnover, err := maps.ReadTurnover(r.maps.Turnover, "ct_half")
+	turnover, err := maps.ReadTurnover(r.maps.Turnover, "ct_pending")
 	if err != nil {
 		t.Fatal(err)
 	}

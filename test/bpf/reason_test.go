@@ -42,7 +42,7 @@ func mishaps() map[string]mishap {
 			p := opening(f)
 			row := rowOf(p.from, f.pod+":8080", false)
 			row.Ifindex, row.Dmac = 1, [6]uint8{2, 0, 0, 0, 0, 1} // sent back where it came from: lo
-			w.plant(t, w.maps.CtHalf, flowOf(p.from, p.to, tcp), row)
+			w.plant(t, w.maps.CtPending, flowOf(p.from, p.to, tcp), row)
 			return withTTL(p, 1)
 		},
 		"no-port": func(t *testing.T, w *world, f family) packet {
@@ -99,7 +99,7 @@ func mishaps() map[string]mishap {
 			p := opening(f)
 			row := rowOf(p.from, f.pod+":8080", false)
 			row.Ifindex, row.Dmac = 1, [6]uint8{2, 0, 0, 0, 0, 1}
-			w.plant(t, w.maps.CtHalf, flowOf(p.from, p.to, tcp), row)
+			w.plant(t, w.maps.CtPending, flowOf(p.from, p.to, tcp), row)
 			handle := handleOf(t, w.netns)
 			lo, err := handle.LinkByName("lo")
 			if err == nil {
@@ -172,11 +172,11 @@ func TestCountedOnce(t *testing.T) {
 		p := withTTL(mishaps()["flows-full"](t, w, f), 1)
 		key := flowOf(p.from, p.to, tcp)
 		var row bpf.MapsCtEntry
-		if err := w.maps.CtHalf.Lookup(&key, &row); err != nil {
+		if err := w.maps.CtPending.Lookup(&key, &row); err != nil {
 			t.Fatal(err)
 		}
 		row.Ifindex, row.Dmac = 1, [6]uint8{2, 0, 0, 0, 0, 1} // sent back where it came from: lo
-		w.plant(t, w.maps.CtHalf, key, row)
+		w.plant(t, w.maps.CtPending, key, row)
 		full, expired := w.counted(t, "flows-full"), w.counted(t, "ttl")
 		w.run(t, w.in, p.bytes())
 		if n, m := w.counted(t, "ttl")-expired, w.counted(t, "flows-full")-full; n != 1 || m != 0 {

@@ -32,11 +32,11 @@ func (w *world) idle(t *testing.T, f family, b borrower, ticks uint32) {
 	t.Helper()
 	key := flowOf(f.pod+":8080", b.snat, b.proto)
 	var row bpf.MapsCtEntry
-	if err := w.maps.CtHalf.Lookup(&key, &row); err != nil {
+	if err := w.maps.CtPending.Lookup(&key, &row); err != nil {
 		t.Fatal(err)
 	}
 	row.Seen -= ticks
-	if err := w.maps.CtHalf.Put(&key, &row); err != nil {
+	if err := w.maps.CtPending.Put(&key, &row); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -53,11 +53,11 @@ func (w *world) keep(t *testing.T, f family, b borrower) {
 // has reports which rows there are of a flow that is not established.
 func (w *world) has(t *testing.T, f family, b borrower) (request, reply bool) {
 	t.Helper()
-	there, ok, err := maps.LookupFlow(w.maps.CtHalf, flowOf(b.client, f.node+":30080", b.proto))
+	there, ok, err := maps.LookupFlow(w.maps.CtPending, flowOf(b.client, f.node+":30080", b.proto))
 	if err != nil {
 		t.Fatal(err)
 	}
-	back, known, err := maps.LookupFlow(w.maps.CtHalf, flowOf(f.pod+":8080", b.snat, b.proto))
+	back, known, err := maps.LookupFlow(w.maps.CtPending, flowOf(f.pod+":8080", b.snat, b.proto))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestWhoGivesWay(t *testing.T) {
 					if ok && b.snat != flows[tt.client].snat {
 						t.Errorf("got %s, want that of flow %d, %s", b.snat, tt.client, flows[tt.client].snat)
 					}
-					if c, kept := w.census(t, "ct_half"); c.Evicted != 0 || kept != uint64(c.Rows) {
+					if c, kept := w.census(t, "ct_pending"); c.Evicted != 0 || kept != uint64(c.Rows) {
 						t.Errorf("rows were made and deleted that nobody counted: %+v", c)
 					}
 				})

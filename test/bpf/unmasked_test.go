@@ -102,7 +102,7 @@ func TestMasqueradeExpectsOn(t *testing.T) {
 			t.Helper()
 			h.outside.send(t, in)
 			h.pods[0].want(t, withTTL(in, hops))
-			if err := h.maps.CtHalf.Lookup(&key, &row); err != nil {
+			if err := h.maps.CtPending.Lookup(&key, &row); err != nil {
 				t.Fatalf("there is no row for the host that sent to the pod: %v", err)
 			}
 			return row
@@ -113,7 +113,7 @@ func TestMasqueradeExpectsOn(t *testing.T) {
 		}
 		old := first
 		old.Seen -= 100
-		h.plant(t, h.maps.CtHalf, key, old)
+		h.plant(t, h.maps.CtPending, key, old)
 		if again := row(); int32(again.Seen-first.Seen) < 0 {
 			t.Errorf("it was seen in tick %d, and then in %d", first.Seen, again.Seen)
 		}
@@ -126,7 +126,7 @@ func TestMasqueradeExpectsOn(t *testing.T) {
 // forgetAll deletes every row, as an eviction, an expiry or a lost map would.
 func (h *house) forgetAll(t *testing.T) {
 	t.Helper()
-	for _, m := range []*ebpf.Map{h.maps.Ct, h.maps.CtHalf} {
+	for _, m := range []*ebpf.Map{h.maps.Ct, h.maps.CtPending} {
 		var keys []bpf.MapsFlow
 		var key bpf.MapsFlow
 		row := make([]byte, m.ValueSize())

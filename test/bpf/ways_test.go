@@ -55,7 +55,7 @@ func TestWaysAreAskedFor(t *testing.T) {
 				now := w.tick(t, p.from, p.to)
 				for _, half := range []bool{false, true} {
 					for _, tt := range waysCases() {
-						m := map[bool]*ebpf.Map{false: w.maps.Ct, true: w.maps.CtHalf}[half]
+						m := map[bool]*ebpf.Map{false: w.maps.Ct, true: w.maps.CtPending}[half]
 						w.tell(t, now+uint32(tt.changed), now+uint32(tt.until))
 						if asked := w.asks(t, m, p, tt.row(row, now)); asked != tt.asks {
 							t.Errorf("%s (half open: %v): asked is %v, want %v", tt.name, half, asked, tt.asks)

@@ -203,7 +203,7 @@ func (n *node) saysUsedUp(by string) {
 		}
 		said = n.status()
 	}
-	for _, wrong := range []string{"ct_half", "raise the option conntrack-max"} {
+	for _, wrong := range []string{"ct_pending", "raise the option conntrack-max"} {
 		if strings.Contains(said, wrong) {
 			n.t.Errorf("the status speaks of %s:\n%s", wrong, said)
 		}

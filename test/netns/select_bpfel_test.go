@@ -24,8 +24,8 @@ const (
 	SelectMapConnPeers      = "conn_peers"
 	SelectMapCounters       = "counters"
 	SelectMapCt             = "ct"
-	SelectMapCtHalf         = "ct_half"
 	SelectMapCtOpened       = "ct_opened"
+	SelectMapCtPending      = "ct_pending"
 	SelectMapEvents         = "events"
 	SelectMapFormer         = "former"
 	SelectMapFrags          = "frags"
@@ -128,8 +128,8 @@ type SelectMapSpecs struct {
 	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
-	CtHalf       *ebpf.MapSpec `ebpf:"ct_half"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
+	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
@@ -208,8 +208,8 @@ type SelectMaps struct {
 	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Ct           *ebpf.Map `ebpf:"ct"`
-	CtHalf       *ebpf.Map `ebpf:"ct_half"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
+	CtPending    *ebpf.Map `ebpf:"ct_pending"`
 	Events       *ebpf.Map `ebpf:"events"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
@@ -258,8 +258,8 @@ func (m *SelectMaps) Close() error {
 		m.ConnPeers,
 		m.Counters,
 		m.Ct,
-		m.CtHalf,
 		m.CtOpened,
+		m.CtPending,
 		m.Events,
 		m.Former,
 		m.Frags,

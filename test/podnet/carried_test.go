@@ -360,7 +360,7 @@ func (w *town) steal(t *testing.T) {
 func (w *town) flows(m *maps.Maps) (rows int) {
 	var key maps.Flow
 	var row maps.FlowRow
-	list := m.CtHalf.Iterate()
+	list := m.CtPending.Iterate()
 	for list.Next(&key, &row) {
 		rows++
 	}

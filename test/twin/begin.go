@@ -137,7 +137,7 @@ func (s *step) remember(id int) {
 
 // enter makes the rows of a flow to one of the allowed backends.
 func (s *step) enter(kind Kind, allowed []int) {
-	wrote, ok := s.witness.Half(s.flow)
+	wrote, ok := s.witness.Pending(s.flow)
 	at := slices.IndexFunc(allowed, func(id int) bool { return ok && s.Backends[id].At == wrote.Dest })
 	if at < 0 {
 		s.noWay(allowed, wrote, ok)
@@ -195,7 +195,7 @@ func (s *step) enterBoth(backend Backend, guarded bool, source netip.AddrPort, p
 	if !s.claim(back, s.replyRow(&row)) {
 		s.refuse("%s to %s belongs to another flow", back.Source, back.Dest)
 	}
-	s.Half[s.flow] = &row
+	s.Pending[s.flow] = &row
 	s.dialled = s.dialled || row.Inside
 	return &row
 }
@@ -239,7 +239,7 @@ func (s *step) judgePort(row *Row, own netip.AddrPort, local bool) {
 
 // isFree reports whether the packet's flow may use back as its reply.
 func (s *step) isFree(back Flow) bool {
-	if known := s.Half[back]; known != nil {
+	if known := s.Pending[back]; known != nil {
 		return known.leads(s.flow)
 	}
 	return s.Open[back] == nil
@@ -298,17 +298,17 @@ func (s *step) lent(back Flow, client netip.Addr) (of lent) {
 	for port := int(s.Ports[0]); port <= int(s.Ports[1]); port++ {
 		of.ports++
 		back.Dest = netip.AddrPortFrom(back.Dest.Addr(), uint16(port))
-		known, isHalf := s.Half[back], true
+		known, isPending := s.Pending[back], true
 		if known == nil {
-			known, isHalf = s.Open[back], false
+			known, isPending = s.Open[back], false
 		}
 		switch {
-		case known == nil || isHalf && !known.Reply:
+		case known == nil || isPending && !known.Reply:
 		case known.Dest.Addr() == client:
-			if of.own++; isHalf {
+			if of.own++; isPending {
 				of.half = append(of.half, known)
 			}
-		case isHalf:
+		case isPending:
 			of.others++
 		}
 	}
@@ -318,7 +318,7 @@ func (s *step) lent(back Flow, client netip.Addr) (of lent) {
 // giveWay has a flow that is not established give its port to the client's, and reports whether it
 // had to. The client's own flows go first, and another's only if those have more ports.
 func (s *step) giveWay(back Flow, client netip.Addr) bool {
-	known := s.Half[back]
+	known := s.Pending[back]
 	if known == nil || s.Open[back] != nil || known.leads(s.flow) {
 		return false
 	}
@@ -334,10 +334,10 @@ func (s *step) giveWay(back Flow, client netip.Addr) bool {
 	}
 	request := known.back(s.flow.Proto)
 	s.touch(request)
-	if asked := s.Half[request]; asked != nil && asked.leads(back) {
-		delete(s.Half, request)
+	if asked := s.Pending[request]; asked != nil && asked.leads(back) {
+		delete(s.Pending, request)
 	}
-	delete(s.Half, back)
+	delete(s.Pending, back)
 	s.out.Counted = append(s.out.Counted, PortTaken)
 	return true
 }

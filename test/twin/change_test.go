@@ -221,7 +221,7 @@ func keyOf(flow Flow) maps.Flow {
 func (r *run) changeFlow(c *flowChange) error {
 	memory, m := r.node.Open, r.world.maps.Ct
 	if memory[c.Flow] == nil {
-		memory, m = r.node.Half, r.world.maps.CtHalf
+		memory, m = r.node.Pending, r.world.maps.CtPending
 	}
 	row, key := memory[c.Flow], keyOf(c.Flow)
 	if row == nil {

@@ -24,9 +24,9 @@ type run struct {
 	careful bool // compare everything after each packet, to find the first difference
 }
 
-// Half returns the row that the programs wrote for a flow that is not established.
-func (r *run) Half(flow Flow) (Row, bool) {
-	row, ok, err := r.row(r.world.maps.CtHalf, flow)
+// Pending returns the row that the programs wrote for a flow that is not established.
+func (r *run) Pending(flow Flow) (Row, bool) {
+	row, ok, err := r.row(r.world.maps.CtPending, flow)
 	return row, ok && err == nil
 }
 
@@ -247,7 +247,7 @@ func (r *run) compareRow(flow Flow) error {
 		name string
 		m    *ebpf.Map
 		want *Row
-	}{{"ct", r.world.maps.Ct, r.node.Open[flow]}, {"ct_half", r.world.maps.CtHalf, r.node.Half[flow]}} {
+	}{{"ct", r.world.maps.Ct, r.node.Open[flow]}, {"ct_pending", r.world.maps.CtPending, r.node.Pending[flow]}} {
 		have, ok, err := r.row(memory.m, flow)
 		if err != nil {
 			return err
@@ -282,7 +282,7 @@ func (r *run) compareAll() error {
 		name string
 		m    *ebpf.Map
 		want map[Flow]*Row
-	}{{"ct", r.world.maps.Ct, r.node.Open}, {"ct_half", r.world.maps.CtHalf, r.node.Half}} {
+	}{{"ct", r.world.maps.Ct, r.node.Open}, {"ct_pending", r.world.maps.CtPending, r.node.Pending}} {
 		if err := r.compareMap(memory.name, memory.m, memory.want); err != nil {
 			return err
 		}

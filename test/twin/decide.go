@@ -132,9 +132,9 @@ func (n *Node) judged(row *Row, seen uint32) bool {
 	return row.Guarded && (int32(n.Followed-n.Now) < 0 || int32(seen-n.Guards) <= 0)
 }
 
-// judgedHalf reports the same for a flow that is not established. A flow whose backend answers the
+// judgedPending reports the same for a flow that is not established. A flow whose backend answers the
 // client directly gets no further than Open, which it reaches once the client has sent more.
-func (s *step) judgedHalf(row *Row) bool {
+func (s *step) judgedPending(row *Row) bool {
 	if row.Direct == DirectOff || s.isForwarded() || s.begins() || row.State < Open {
 		return true
 	}
@@ -243,13 +243,13 @@ func (s *step) mayStay(row *Row) bool {
 
 func (s *step) cutClient(back Flow) {
 	forget(s.Open, s.flow, back)
-	forget(s.Half, s.flow, back)
+	forget(s.Pending, s.flow, back)
 	s.drop(SourceRange, "cut off by ranges")
 }
 
 // halfOpen handles the packet by a row of a flow that is not established.
 func (s *step) halfOpen() bool {
-	row := s.Half[s.flow]
+	row := s.Pending[s.flow]
 	if row == nil {
 		return false
 	}
@@ -268,7 +268,7 @@ func (s *step) halfOpen() bool {
 		return true
 	}
 	s.consider(row)
-	if s.judgedHalf(row) && !s.mayStay(row) {
+	if s.judgedPending(row) && !s.mayStay(row) {
 		s.cutClient(back)
 		return true
 	}
@@ -291,15 +291,15 @@ func (s *step) halfOpen() bool {
 // request handles what a client sends before the flow is established. Either row may have been
 // evicted already.
 func (s *step) request(row *Row, back Flow) bool {
-	reply := s.Half[back]
+	reply := s.Pending[back]
 	if reply == nil && !s.claim(back, s.replyRow(row)) || reply != nil && !reply.leads(s.flow) {
-		delete(s.Half, s.flow)
+		delete(s.Pending, s.flow)
 		return false
 	}
 	switch {
 	case s.flags&RST != 0 && s.givesUp(row):
-		delete(s.Half, s.flow)
-		delete(s.Half, back)
+		delete(s.Pending, s.flow)
+		delete(s.Pending, back)
 		s.send(row, "half open, given up")
 	case s.proves(row):
 		s.establish(row, back)
@@ -351,13 +351,13 @@ func (s *step) proves(row *Row) bool {
 
 // establish moves both rows of a flow to the established ones, if there is room.
 func (s *step) establish(row *Row, back Flow) {
-	reply := s.Half[back]
+	reply := s.Pending[back]
 	if reply == nil || reply.Torn {
 		s.send(row, "half open, request")
 		return
 	}
 	if known := s.Open[back]; known != nil && !known.leads(s.flow) {
-		delete(s.Half, s.flow)
+		delete(s.Pending, s.flow)
 		s.drop(FlowRace, "another has the reply")
 		return
 	}
@@ -390,22 +390,22 @@ func (s *step) establish(row *Row, back Flow) {
 	if s.Open[s.flow] = &opened; s.Open[back] == nil {
 		s.Open[back] = &answer
 	}
-	delete(s.Half, s.flow)
-	delete(s.Half, back)
+	delete(s.Pending, s.flow)
+	delete(s.Pending, back)
 	s.send(&opened, "established now")
 }
 
 // answered records that the backend has answered, and what the client must acknowledge to show that
 // it received the answer.
 func (s *step) answered(row *Row, request Flow) {
-	asked := s.Half[request]
+	asked := s.Pending[request]
 	if asked == nil || !asked.leads(s.flow) {
 		return
 	}
 	if s.flags&RST != 0 {
 		if s.refuses(asked) {
-			delete(s.Half, s.flow)
-			delete(s.Half, request)
+			delete(s.Pending, s.flow)
+			delete(s.Pending, request)
 		}
 		return
 	}
@@ -465,7 +465,7 @@ func (s *step) establishedAt() bool {
 
 // halfOpenAt handles the packet by a row of a flow that is not established.
 func (s *step) halfOpenAt() bool {
-	row := s.Half[s.flow]
+	row := s.Pending[s.flow]
 	if row == nil {
 		return false
 	}

@@ -23,7 +23,7 @@ func (s *step) enterDirect(backend Backend, guarded bool) {
 	row.State = s.directAfter(row.State)
 	row.Reached = s.reached()
 	row.Way = s.wayOf(&row)
-	s.Half[s.flow] = &row
+	s.Pending[s.flow] = &row
 	s.isNew = s.begins() || !s.shakesHands()
 	s.send(&row, "begun, "+row.Direct.String())
 }
@@ -48,7 +48,7 @@ func (p *packet) directAfter(state State) State {
 // direct handles a packet by the row of such a flow. It returns false if the row is over.
 func (s *step) direct(row *Row) bool {
 	if s.isForwarded() || s.begins() && row.State > Open { // another node chose for itself
-		delete(s.Half, s.flow)
+		delete(s.Pending, s.flow)
 		return false
 	}
 	if row.State == Answered {
@@ -201,7 +201,7 @@ func (s *step) mayFallBack(row *Row) bool {
 // fallBack moves a flow to this node's address: its first packet does not fit, or its backend
 // cannot answer.
 func (s *step) fallBack(direct *Row) {
-	wrote, ok := s.witness.Half(s.flow)
+	wrote, ok := s.witness.Pending(s.flow)
 	snat, known := s.snat()
 	switch {
 	case !known:

@@ -60,13 +60,13 @@ func (r *Row) sameRewrite(o *Row) bool { return r.Source == o.Source && r.Dest =
 
 // claim takes a flow for a row, unless another row has it in either memory.
 func (n *Node) claim(flow Flow, row Row) bool {
-	if known := n.Half[flow]; known != nil {
+	if known := n.Pending[flow]; known != nil {
 		return known.sameRewrite(&row)
 	}
 	if n.Open[flow] != nil {
 		return false
 	}
-	n.Half[flow] = &row
+	n.Pending[flow] = &row
 	return true
 }
 
@@ -85,11 +85,11 @@ func (n *Node) find(flow Flow) (row *Row, torn bool) {
 	if row = n.Open[flow]; row != nil {
 		return row, row.Torn
 	}
-	row = n.Half[flow]
+	row = n.Pending[flow]
 	if row == nil || row.Torn {
 		return row, row != nil
 	}
-	if reply := n.Half[row.back(flow.Proto)]; row.Reply || row.Direct != DirectOff || reply != nil && reply.leads(flow) {
+	if reply := n.Pending[row.back(flow.Proto)]; row.Reply || row.Direct != DirectOff || reply != nil && reply.leads(flow) {
 		return row, false
 	}
 	return nil, false

@@ -248,7 +248,7 @@ func (g *generator) rowOf(flow Flow) *Row {
 	if row := g.node.Open[flow]; row != nil {
 		return row
 	}
-	return g.node.Half[flow]
+	return g.node.Pending[flow]
 }
 
 // dialled returns the request of a new flow from a client outside or a pod, more often than not to

@@ -80,8 +80,8 @@ type Outcome struct {
 
 // Witness tells what the programs chose for the current packet.
 type Witness interface {
-	// Half returns the row that they wrote for a flow that begins.
-	Half(Flow) (Row, bool)
+	// Pending returns the row that they wrote for a flow that begins.
+	Pending(Flow) (Row, bool)
 	// Kept returns the backend that they remember for a client of a service.
 	Kept(service int, client netip.Addr) (backend int, ok bool)
 	// Counted reports whether the packet was counted as a reason.
@@ -116,12 +116,12 @@ type datagram struct {
 // Node is a node with its memory.
 type Node struct {
 	Tables
-	Open, Half map[Flow]*Row
-	Room       int    // maximum number of rows in Open
-	Now        uint32 // in ticks
-	Changed    uint32 // when ways last changed, as far as the node was told
-	Followed   uint32 // until when the node is told of changes
-	Guards     uint32 // when the source ranges of load balancers last changed, as far as the node was told
+	Open, Pending map[Flow]*Row
+	Room          int    // maximum number of rows in Open
+	Now           uint32 // in ticks
+	Changed       uint32 // when ways last changed, as far as the node was told
+	Followed      uint32 // until when the node is told of changes
+	Guards        uint32 // when the source ranges of load balancers last changed, as far as the node was told
 
 	dialled   bool // whether a pod ever began a flow with packets
 	visits    map[visitor]*visit
@@ -132,7 +132,7 @@ type Node struct {
 
 // NewNode returns a node that remembers nothing.
 func NewNode(tables Tables, room int, now uint32) *Node {
-	return &Node{Tables: tables, Room: room, Now: now, Open: map[Flow]*Row{}, Half: map[Flow]*Row{},
+	return &Node{Tables: tables, Room: room, Now: now, Open: map[Flow]*Row{}, Pending: map[Flow]*Row{},
 		visits: map[visitor]*visit{}, datagrams: map[datagram]Flow{}, chosen: map[choice]int{},
 		waiting: waiting{strangers: map[datagram]bool{}}}
 }
@@ -216,7 +216,7 @@ func (s *step) isOfOpen() bool {
 		return false
 	}
 	if row == nil {
-		if row = s.Half[s.flow]; row == nil || row.Direct == DirectOff {
+		if row = s.Pending[s.flow]; row == nil || row.Direct == DirectOff {
 			return false
 		}
 	}

@@ -134,7 +134,7 @@ func (s *step) isPlainlyNobodys() bool {
 func (n *Node) isOfPods(flow Flow) bool {
 	row := n.Open[flow]
 	if row == nil {
-		row = n.Half[flow]
+		row = n.Pending[flow]
 	}
 	return row != nil && row.Inside
 }

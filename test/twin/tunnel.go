@@ -213,7 +213,7 @@ func (s *step) host() {
 		s.giveBack()
 		return
 	}
-	wrote, ok := s.witness.Half(s.flow)
+	wrote, ok := s.witness.Pending(s.flow)
 	if !ok {
 		if s.isFree(Flow{backend.At, s.flow.Source, s.flow.Proto}) || !s.isCrowded(backend.At, s.flow.Source.Addr()) {
 			s.refuse("no way to %s was found", backend.At)

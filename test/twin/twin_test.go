@@ -57,7 +57,7 @@ func (w *world) begin() (*run, error) {
 	}
 	clear(w.routes)
 	r := &run{world: w, node: NewNode(tables, openRows, w.now), counts: map[Reason]uint64{}, paths: map[string]int{}}
-	for _, m := range []*ebpf.Map{w.maps.Ct, w.maps.CtHalf, w.maps.Frags, w.maps.Affinity, w.maps.Svcs, w.maps.SrcRanges} {
+	for _, m := range []*ebpf.Map{w.maps.Ct, w.maps.CtPending, w.maps.Frags, w.maps.Affinity, w.maps.Svcs, w.maps.SrcRanges} {
 		if err := empty(m); err != nil {
 			return nil, err
 		}

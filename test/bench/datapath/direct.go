@@ -44,7 +44,7 @@ func wrappings() []wrapping {
 // about packets of established flows.
 func (o options) direct(ctx context.Context, report *result.Report, p packets, row string) error {
 	begun := p
-	begun.flows = max(int(o.effort*freshFlows), 2*halfRows)
+	begun.flows = max(int(o.effort*freshFlows), 2*pendingRows)
 	for _, ask := range []struct {
 		packets
 		what string
@@ -71,7 +71,7 @@ func (o options) wrap(ctx context.Context, report *result.Report, p packets, row
 	parts = append(parts, ballast.Close)
 	longer := p
 	longer.isWrapped = true
-	table, err := p.minimum(minimal.NodePort{Flows: halfRows, Wraps: true})
+	table, err := p.minimum(minimal.NodePort{Flows: pendingRows, Wraps: true})
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (o options) wrap(ctx context.Context, report *result.Report, p packets, row
 	variants := []round.Variant{{Name: wrapped, Run: longer.measure(table.In)}}
 	var questions []round.Question
 	if goal != 0 {
-		table, err := p.minimum(minimal.NodePort{Flows: halfRows, Wraps: true, Looks: leastRows})
+		table, err := p.minimum(minimal.NodePort{Flows: pendingRows, Wraps: true, Looks: leastRows})
 		if err != nil {
 			return err
 		}

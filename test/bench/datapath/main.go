@@ -114,7 +114,7 @@ func (o options) measure(ctx context.Context, report *result.Report, hook minima
 	if !strings.Contains("new flow"+kind, o.only) {
 		return nil
 	}
-	flows := max(int(o.effort*freshFlows), 2*halfRows)
+	flows := max(int(o.effort*freshFlows), 2*pendingRows)
 	return o.fresh(ctx, report, packets{hook: hook, family: family, flows: flows, effort: o.effort}, "new flow"+kind)
 }
 
@@ -228,9 +228,9 @@ func (o options) fresh(ctx context.Context, report *result.Report, p packets, ro
 		name string
 		with minimal.NodePort
 	}{
-		{oneInsert, minimal.NodePort{Flows: halfRows}},
-		{twoInserts, minimal.NodePort{Flows: halfRows, BothRows: true}},
-		{twoFound, minimal.NodePort{Flows: halfRows, Looks: leastRows}},
+		{oneInsert, minimal.NodePort{Flows: pendingRows}},
+		{twoInserts, minimal.NodePort{Flows: pendingRows, BothRows: true}},
+		{twoFound, minimal.NodePort{Flows: pendingRows, Looks: leastRows}},
 	} {
 		table, err := p.minimum(least.with)
 		if err != nil {
@@ -239,7 +239,7 @@ func (o options) fresh(ctx context.Context, report *result.Report, p packets, ro
 		defer table.Close()
 		variants = append(variants, round.Variant{Name: least.name, Run: p.measure(table.In)})
 	}
-	node, err := newNode(p, halfRows, aboutASecond)
+	node, err := newNode(p, pendingRows, aboutASecond)
 	if err != nil {
 		return err
 	}

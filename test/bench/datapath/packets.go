@@ -29,8 +29,8 @@ const (
 )
 
 const (
-	// halfRows is the number of flows, not yet established, that a table has room for.
-	halfRows = 16384
+	// pendingRows is the number of flows, not yet established, that a table has room for.
+	pendingRows = 16384
 	// freshFlows is large enough that no flow is still in the table when its turn comes again.
 	// Twice the table's rows would do.
 	freshFlows = 100_000

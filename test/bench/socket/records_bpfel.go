@@ -24,8 +24,8 @@ const (
 	recordsMapConnPeers        = "conn_peers"
 	recordsMapCounters         = "counters"
 	recordsMapCt               = "ct"
-	recordsMapCtHalf           = "ct_half"
 	recordsMapCtOpened         = "ct_opened"
+	recordsMapCtPending        = "ct_pending"
 	recordsMapEvents           = "events"
 	recordsMapFormer           = "former"
 	recordsMapFrags            = "frags"
@@ -151,8 +151,8 @@ type recordsMapSpecs struct {
 	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
-	CtHalf       *ebpf.MapSpec `ebpf:"ct_half"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
+	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
@@ -230,8 +230,8 @@ type recordsMaps struct {
 	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Ct           *ebpf.Map `ebpf:"ct"`
-	CtHalf       *ebpf.Map `ebpf:"ct_half"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
+	CtPending    *ebpf.Map `ebpf:"ct_pending"`
 	Events       *ebpf.Map `ebpf:"events"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
@@ -283,8 +283,8 @@ func (m *recordsMaps) Close() error {
 		m.ConnPeers,
 		m.Counters,
 		m.Ct,
-		m.CtHalf,
 		m.CtOpened,
+		m.CtPending,
 		m.Events,
 		m.Former,
 		m.Frags,

@@ -11,8 +11,8 @@
 
 enum race_kind {
 	RACE_NONE,
-	RACE_CLAIM,  /* inserts into ct_half unless there is a row */
-	RACE_FORGET, /* deletes from ct_half */
+	RACE_CLAIM,  /* inserts into ct_pending unless there is a row */
+	RACE_FORGET, /* deletes from ct_pending */
 	RACE_OPEN,   /* inserts into ct unless there is a row */
 	RACE_YIELD,  /* gives up a claim on a reply's row that is also in ct */
 	RACE_WIN,    /* goes on with a claim */
@@ -62,21 +62,21 @@ static __always_inline bool race_owns(void *map, const struct race_step *step)
 
 static __always_inline int race_claim(const struct race_step *step)
 {
-	if (!bpf_map_update_elem(&ct_half, &step->flow, &step->row, BPF_NOEXIST))
-		turnover_made(LRU_CT_HALF);
+	if (!bpf_map_update_elem(&ct_pending, &step->flow, &step->row, BPF_NOEXIST))
+		turnover_made(LRU_CT_PENDING);
 	return 0;
 }
 
 static __always_inline int race_forget(const struct race_step *step)
 {
-	if (!bpf_map_delete_elem(&ct_half, &step->flow))
-		turnover_deleted(LRU_CT_HALF, 1);
+	if (!bpf_map_delete_elem(&ct_pending, &step->flow))
+		turnover_deleted(LRU_CT_PENDING, 1);
 	return 0;
 }
 
 static __always_inline int race_do(const struct race_step *step)
 {
-	if (step->needs == RACE_HALF && !race_owns(&ct_half, step))
+	if (step->needs == RACE_HALF && !race_owns(&ct_pending, step))
 		return 0;
 	if (step->needs == RACE_OPENED && !race_owns(&ct, step))
 		return 0;
@@ -93,7 +93,7 @@ static __always_inline int race_do(const struct race_step *step)
 		race_won = true;
 		return race_claim(step);
 	case RACE_LOOK:
-		return bpf_map_lookup_elem(&ct_half, &step->flow) && !race_owns(&ct_half, step)
+		return bpf_map_lookup_elem(&ct_pending, &step->flow) && !race_owns(&ct_pending, step)
 			       ? bpf_map_delete_elem(&ct, &step->flow)
 			       : 0;
 	case RACE_NONE:
