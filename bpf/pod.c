@@ -123,7 +123,7 @@ __noinline int pod_begin(struct __sk_buff *skb, const struct packet *p, struct a
 {
 	if (!p || !a)
 		return 0;
-	first_packet(skb, p, a, true);
+	new_flow_decide(skb, p, a, true);
 	if (a->verdict == VERDICT_REWRITE)
 		inside_use(INSIDE_POD);
 	return 0;
@@ -226,8 +226,8 @@ static __noinline int pod_serve(struct __sk_buff *skb, struct packet *p)
 __noinline int pod_dials(struct __sk_buff *skb, struct packet *p)
 {
 	return !p || !inside_read(skb, p) ||
-	       (inside_is_used(INSIDE_POD | INSIDE_NODE) && inside_is_known(&p->flow)) || first_frontend(p, true) ||
-	       (inside_begins(skb, p) && clusterip_is(&p->flow.daddr));
+	       (inside_is_used(INSIDE_POD | INSIDE_NODE) && inside_is_known(&p->flow)) ||
+	       new_flow_frontend(p, true) || (inside_begins(skb, p) && clusterip_is(&p->flow.daddr));
 }
 
 /* Books the departure of a pod's packet, and slows down those who send to the pod. */

@@ -317,7 +317,7 @@ static __always_inline int tc_try(struct __sk_buff *skb, struct packet *p, struc
 /* Decides about a packet of an unknown flow. Not static, like tc_apply. */
 __noinline int tc_begin(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
-	return p && a ? first_packet(skb, p, a, false) : 0;
+	return p && a ? new_flow_decide(skb, p, a, false) : 0;
 }
 
 /* Sends on an echo request or its reply. The stack handles one that is not translated. */
@@ -452,9 +452,9 @@ __noinline int tc_leave(struct __sk_buff *skb, const struct packet *p, struct ac
 		own_target(p, a);
 	if (a->verdict == VERDICT_PASS)
 		masquerade_target(skb, p, a);
-	if (a->verdict != VERDICT_REWRITE || first_is_late(p, a))
+	if (a->verdict != VERDICT_REWRITE || new_flow_raced(p, a))
 		return 0;
-	first_enter(skb, p, a);
+	new_flow_enter(skb, p, a);
 	if (a->verdict != VERDICT_REWRITE || !(a->to.flags & CT_NODE))
 		return 0;
 	return event_tell(p, a, HOOK_TC | EVENT_LEAVING, 0);

@@ -296,7 +296,7 @@ __noinline int xdp_apply(struct xdp_md *ctx, const struct packet *p, struct acti
 /* Decides about a packet of an unknown flow. Not static, like xdp_apply. */
 __noinline int xdp_begin(struct xdp_md *ctx, const struct packet *p, struct action *a)
 {
-	return p && a ? first_packet(ctx, p, a, false) : 0;
+	return p && a ? new_flow_decide(ctx, p, a, false) : 0;
 }
 
 /* Parses a packet into `p`, which must be zero except for what the caller fills in. Not static, so

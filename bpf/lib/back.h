@@ -7,7 +7,7 @@
  * does not know to be the service's. See fallback.h for what that node does. */
 #pragma once
 
-#include "first.h"
+#include "new_flow.h"
 
 /* Reports whether a packet is for no backend that is known here, or replies to a flow's first packet
  * would not leave by a device of ours, by a FIB lookup for such a reply. If the client is on this
@@ -40,7 +40,7 @@ static __noinline int back_give(void *ctx, const struct packet *p, struct action
 		.daddr = hint->from,
 		.flags = hint->direct << DIRECT_SHIFT,
 	};
-	if (!first_masquerade(p->is_v4 ? SNAT_NODE4 : SNAT_NODE6, &a->to))
+	if (!new_flow_masquerade(p->is_v4 ? SNAT_NODE4 : SNAT_NODE6, &a->to))
 		return action_drop(a, REASON_NO_ADDRESS);
 	route_find(ctx, p, &a->to);
 	return 0;

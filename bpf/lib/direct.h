@@ -8,7 +8,7 @@
  * node. Nearly all packets take the fast path, see fastpath.h. */
 #pragma once
 
-#include "first.h"
+#include "new_flow.h"
 #include "ways.h"
 
 /* Looks the route of a flow up again. */
@@ -36,7 +36,7 @@ static __always_inline bool direct_cuts(const struct packet *p, struct action *a
  * not recognized, and the row lives as long as that of an idle connection. */
 static __always_inline __u8 direct_state(const struct packet *p, struct ct_entry *row, struct ct_entry *to)
 {
-	return packet_is_syn(p) || seq_fits(p, row, to) ? first_direct_state(p, to->state) : to->state;
+	return packet_is_syn(p) || seq_fits(p, row, to) ? dsr_client_state(p, to->state) : to->state;
 }
 
 /* Decides by the row of such a flow. False: the flow has ended, or another node forwarded this
@@ -53,7 +53,7 @@ static __noinline int direct_decide(void *ctx, const struct packet *p, struct ct
 		return false;
 	}
 	a->verdict = VERDICT_REWRITE;
-	a->is_first = a->to.state == CT_ANSWERED && first_is_begun(p);
+	a->is_first = a->to.state == CT_ANSWERED && packet_begins_flow(p);
 	state = direct_state(p, row, &a->to);
 	if (state != a->to.state) {
 		a->to.state = state;

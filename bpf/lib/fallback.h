@@ -63,7 +63,7 @@ static __always_inline bool fallback_is_due(const struct packet *p, const struct
 /* Creates both rows of a flow that has none or a single one; no monitor is told of it. */
 __noinline int tc_enter(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
-	return p && a ? first_enter(skb, p, a) : 0;
+	return p && a ? new_flow_enter(skb, p, a) : 0;
 }
 
 /* Handles the first packet of a flow that another node forwarded. Inlined: a frame for it would be one

@@ -11,7 +11,7 @@
  * a hash of its ends, so it gets the same port again unless another flow has taken it. */
 #pragma once
 
-#include "first.h"
+#include "new_flow.h"
 #include "pods.h"
 #include "sumtc.h"
 
@@ -64,7 +64,7 @@ static __always_inline bool masquerade_clashes(struct __sk_buff *skb, const stru
  * required. */
 static __always_inline void masquerade_target(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
-	if (!masquerade_is_due(p) && !(first_is_begun(p) && masquerade_clashes(skb, p)))
+	if (!masquerade_is_due(p) && !(packet_begins_flow(p) && masquerade_clashes(skb, p)))
 		return;
 	a->verdict = VERDICT_REWRITE;
 	__builtin_memset(&a->to, 0, sizeof(a->to));

@@ -12,7 +12,7 @@
  * packet from there whose source is one of the node's own addresses. */
 #pragma once
 
-#include "first.h"
+#include "new_flow.h"
 #include "inside.h"
 
 /* Reports whether a packet is from a local socket and not forwarded. The socket may still be a
@@ -60,7 +60,7 @@ static __always_inline void own_target(const struct packet *p, struct action *a)
 
 	if (!svc || !own_begins(p, svc))
 		return;
-	is_here = first_point(p, svc, a, true);
+	is_here = new_flow_choose(p, svc, a, true);
 	if (a->verdict != VERDICT_REWRITE)
 		return;
 	own_route(p, a, is_here);

@@ -170,7 +170,7 @@ static __always_inline bool pending_request(void *ctx, const struct packet *p, s
 {
 	int owner = pending_owner(p, &a->to);
 
-	if (owner == PENDING_ANOTHER || (owner == PENDING_NOBODY && !first_claim(ctx, p, &a->to))) {
+	if (owner == PENDING_ANOTHER || (owner == PENDING_NOBODY && !new_flow_claim(ctx, p, &a->to))) {
 		ct_pending_delete(&p->flow);
 		return false;
 	}

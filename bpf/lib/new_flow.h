@@ -19,7 +19,8 @@
 
 /* Initializes the row of a reply, which undoes the request's row, without its route and port. The
  * caller has to complete it with ct_finish. */
-static __always_inline void first_reply(const struct packet *p, const struct ct_entry *there, struct ct_entry *row)
+static __always_inline void new_flow_reply(const struct packet *p, const struct ct_entry *there,
+					   struct ct_entry *row)
 {
 	__builtin_memset(row, 0, sizeof(*row));
 	row->saddr = p->flow.daddr;
@@ -32,12 +33,12 @@ static __always_inline void first_reply(const struct packet *p, const struct ct_
 
 /* Claims the key of the reply again, as it was. This is rare, so the route is looked up without the
  * cache. */
-static __noinline int first_claim(void *ctx, const struct packet *p, const struct ct_entry *there)
+static __noinline int new_flow_claim(void *ctx, const struct packet *p, const struct ct_entry *there)
 {
 	struct flow reply = ct_back(&p->flow, there);
 	struct ct_entry row;
 
-	first_reply(p, there, &row);
+	new_flow_reply(p, there, &row);
 	if (!(row.flags & CT_STACK))
 		route_ask(ctx, p, &row);
 	ct_finish(&reply, &row);
@@ -50,7 +51,7 @@ static __noinline int first_claim(void *ctx, const struct packet *p, const struc
 /* Reports whether the backend should see the client's own port, if that is free. Flows of pods to
  * the outside and of the node to services share the node's address with the node's sockets, which
  * may talk to the same backend, so they get none of those sockets' ports. */
-static __always_inline bool first_keeps_port(const struct packet *p, const struct ct_entry *there)
+static __always_inline bool new_flow_keeps_port(const struct packet *p, const struct ct_entry *there)
 {
 	if (there->flags & CT_NODE && bpf_ntohs(p->flow.sport) < FIRST_USUAL_PORT)
 		return true;
@@ -58,15 +59,15 @@ static __always_inline bool first_keeps_port(const struct packet *p, const struc
 }
 
 /* Claims a key for the reply. Returns an enum snat_outcome. */
-static __always_inline int first_claim_any(void *ctx, const struct packet *p, struct ct_entry *there)
+static __always_inline int new_flow_claim_any(void *ctx, const struct packet *p, struct ct_entry *there)
 {
 	struct flow reply = ct_back(&p->flow, there);
 	int outcome = SNAT_NONE;
 	struct ct_entry row;
 
-	first_reply(p, there, &row);
+	new_flow_reply(p, there, &row);
 	route_find(ctx, p, &row);
-	if (first_keeps_port(p, there)) {
+	if (new_flow_keeps_port(p, there)) {
 		ct_finish(&reply, &row);
 		outcome = ct_claim(&reply, &row) ? SNAT_FREE : SNAT_NONE;
 	}
@@ -79,7 +80,7 @@ static __always_inline int first_claim_any(void *ctx, const struct packet *p, st
 /* Gives a flow to a backend on another node an address of this node as its source, so that replies
  * pass here. An address that was read while it was being written is a mix of two, which node_addrs
  * does not contain. */
-static __always_inline bool first_masquerade(__u32 which, struct ct_entry *there)
+static __always_inline bool new_flow_masquerade(__u32 which, struct ct_entry *there)
 {
 	struct addr *known = bpf_map_lookup_elem(&snat_addrs, &which);
 	struct addr own;
@@ -96,18 +97,18 @@ static __always_inline bool first_masquerade(__u32 which, struct ct_entry *there
 /* Gives a flow that is routed into the tunnel the tunnel's own address, if it has one. A reply to
  * the node's address would bypass the tunnel, with a pod's address as its source, and networks that
  * check sources drop it. */
-static __noinline int first_enter_tunnel(const struct packet *p, struct ct_entry *there)
+static __noinline int new_flow_use_tunnel(const struct packet *p, struct ct_entry *there)
 {
 	__u32 first = 0, *ifindex = bpf_map_lookup_elem(&tunnel, &first);
 
 	if (p && there && ifindex && *ifindex == there->ifindex)
-		first_masquerade(p->is_v4 ? SNAT_TUNNEL4 : SNAT_TUNNEL6, there);
+		new_flow_masquerade(p->is_v4 ? SNAT_TUNNEL4 : SNAT_TUNNEL6, there);
 	return 0;
 }
 
 /* Writes the row of a request over an existing one. Linux 6.1 does not accept map arguments in the
  * stack frame of a caller that it does not know, hence the copies. */
-static __always_inline int first_write(const struct packet *p, const struct ct_entry *to)
+static __always_inline int new_flow_write(const struct packet *p, const struct ct_entry *to)
 {
 	struct flow flow = p->flow;
 	struct ct_entry row = *to;
@@ -119,13 +120,13 @@ static __always_inline int first_write(const struct packet *p, const struct ct_e
 }
 
 /* Reports whether the backend should see another source address than the client's. */
-static __always_inline bool first_is_masqueraded(const struct ct_entry *there)
+static __always_inline bool new_flow_is_masqueraded(const struct ct_entry *there)
 {
 	return !(there->flags & CT_NODE) && (there->flags & (CT_STACK | CT_POD)) != CT_STACK;
 }
 
 /* Where a flow begins. */
-static __always_inline enum hook first_hook(const struct packet *p, const struct action *a)
+static __always_inline enum hook new_flow_hook(const struct packet *p, const struct action *a)
 {
 	if (a->to.flags & CT_INSIDE)
 		return HOOK_POD;
@@ -133,44 +134,44 @@ static __always_inline enum hook first_hook(const struct packet *p, const struct
 }
 
 /* The reply to a client that is refused. */
-static __always_inline enum answer first_answer(const struct packet *p)
+static __always_inline enum answer new_flow_answer(const struct packet *p)
 {
 	return p->flow.proto == IPPROTO_TCP ? ANSWER_RESET : ANSWER_UNREACHABLE;
 }
 
 /* Refuses a client for whom there is no port. Another node's packet is its client's to that node. */
-static __always_inline int first_turn_away(const struct packet *p, struct action *a)
+static __always_inline int new_flow_refuse(const struct packet *p, struct action *a)
 {
 	if (!p->is_unwrapped && !p->is_returned)
-		a->answer = first_answer(p);
+		a->answer = new_flow_answer(p);
 	return action_drop(a, REASON_NO_PORT);
 }
 
 /* Creates both rows of a flow, that of the reply first. A backend on this node sees the client's
  * own address. */
-static __always_inline int first_enter(void *ctx, const struct packet *p, struct action *a)
+static __always_inline int new_flow_enter(void *ctx, const struct packet *p, struct action *a)
 {
 	int outcome;
 
-	if (first_is_masqueraded(&a->to) && !first_masquerade(p->is_v4 ? SNAT_NODE4 : SNAT_NODE6, &a->to))
+	if (new_flow_is_masqueraded(&a->to) && !new_flow_masquerade(p->is_v4 ? SNAT_NODE4 : SNAT_NODE6, &a->to))
 		return action_drop(a, REASON_NO_ADDRESS);
 	route_find(ctx, p, &a->to);
 	if (a->to.ifindex && !route_is_complete(&a->to))
-		first_enter_tunnel(p, &a->to);
-	outcome = first_claim_any(ctx, p, &a->to);
+		new_flow_use_tunnel(p, &a->to);
+	outcome = new_flow_claim_any(ctx, p, &a->to);
 	if (outcome == SNAT_NONE)
-		return first_turn_away(p, a);
+		return new_flow_refuse(p, a);
 	if (outcome == SNAT_TAKEN)
-		count(first_hook(p, a), REASON_PORT_TAKEN, 0);
+		count(new_flow_hook(p, a), REASON_PORT_TAKEN, 0);
 	ct_finish(&p->flow, &a->to);
 	a->to.seen = packet_shakes_hands(p) ? 0 : ct_now();
 	a->to.seq_hi = p->flow.proto == IPPROTO_TCP ? seq_high(p->seq) : 0;
-	return first_write(p, &a->to);
+	return new_flow_write(p, &a->to);
 }
 
 /* Finds the frontend that a packet is for. For a pod it follows the rules of the socket programs:
  * NodePorts are at every address of its node. */
-static __always_inline struct svc *first_frontend(const struct packet *p, bool inside)
+static __always_inline struct svc *new_flow_frontend(const struct packet *p, bool inside)
 {
 	struct svc_key key = { .addr = p->flow.daddr, .port = p->flow.dport, .proto = p->flow.proto };
 	struct svc *svc = bpf_map_lookup_elem(&svcs, &key);
@@ -187,15 +188,15 @@ static __always_inline struct svc *first_frontend(const struct packet *p, bool i
 }
 
 /* Returns the scope that applies. */
-static __always_inline __u32 first_scope(const struct service *service, const struct svc *svc, bool inside)
+static __always_inline __u32 new_flow_scope(const struct service *service, const struct svc *svc, bool inside)
 {
 	if (inside || svc->kind == SVC_CLUSTER_IP)
 		return lb_inside_scope(service, svc->kind);
 	return lb_outside_scope(service);
 }
 
-static __always_inline enum reason first_backend(const struct packet *p, const struct svc *svc,
-						 struct choice *choice, bool inside)
+static __always_inline enum reason new_flow_backend(const struct packet *p, const struct svc *svc,
+						    struct choice *choice, bool inside)
 {
 	__u32 index = svc->service;
 	struct service *service = bpf_map_lookup_elem(&services, &index);
@@ -208,7 +209,7 @@ static __always_inline enum reason first_backend(const struct packet *p, const s
 		return REASON_BAD_TABLE;
 	if (svc->kind == SVC_LOAD_BALANCER && !ranges_allow(service, index, &p->flow.saddr))
 		return REASON_SOURCE_RANGE;
-	scope = first_scope(service, svc, inside);
+	scope = new_flow_scope(service, svc, inside);
 	choice->direct = inside || p->is_unwrapped ? 0 : option_mode(p, service->flags & SERVICE_DIRECT);
 	if (service->affinity_seconds)
 		state = affinity_find(&key, service, scope, choice);
@@ -223,19 +224,19 @@ static __always_inline enum reason first_backend(const struct packet *p, const s
 /* A refused client gets a reply, unless the service has backends that only the traffic policy
  * excludes here: then silence makes the client or its load balancer try another node, as with
  * kube-proxy. */
-static __always_inline enum answer first_refusal(const struct packet *p, __u32 index)
+static __always_inline enum answer new_flow_refusal(const struct packet *p, __u32 index)
 {
 	struct service *service = bpf_map_lookup_elem(&services, &index);
 
 	if (!service || word_len(*(volatile __u64 *)&service->words[SCOPE_ALL]))
 		return ANSWER_NONE;
-	return first_answer(p);
+	return new_flow_answer(p);
 }
 
 /* Returns the flags of a flow. A pod keeps its address wherever the backend is, unless it is its
  * own backend: then its reply would not leave it. */
-static __always_inline __u8 first_flags(const struct packet *p, const struct svc *svc, const struct choice *choice,
-					bool inside)
+static __always_inline __u8 new_flow_flags(const struct packet *p, const struct svc *svc,
+					   const struct choice *choice, bool inside)
 {
 	__u8 flags = svc->kind == SVC_LOAD_BALANCER ? CT_GUARDED : 0;
 
@@ -247,35 +248,35 @@ static __always_inline __u8 first_flags(const struct packet *p, const struct svc
 }
 
 /* Reports whether a packet without a row begins its flow, as far as its flags tell. */
-static __always_inline bool first_is_begun(const struct packet *p)
+static __always_inline bool packet_begins_flow(const struct packet *p)
 {
 	return packet_is_syn(p) || !packet_shakes_hands(p);
 }
 
 /* Reports whether a packet may belong to a connection that the stack translated before our programs
  * were attached, see `former`. */
-static __always_inline bool first_is_formers(const struct packet *p)
+static __always_inline bool new_flow_may_be_imported(const struct packet *p)
 {
 	__u32 zero = 0, *until;
 
-	if (first_is_begun(p))
+	if (packet_begins_flow(p))
 		return false;
 	until = bpf_map_lookup_elem(&former, &zero);
 	return until && *until && (__s32)(*until - ct_now()) >= 0;
 }
 
 /* Points the first packet of a flow at a backend of a service. */
-static __always_inline int first_point(const struct packet *p, struct svc *svc, struct action *a, bool inside)
+static __always_inline int new_flow_choose(const struct packet *p, struct svc *svc, struct action *a, bool inside)
 {
 	struct choice choice = {};
 	enum reason reason;
 
 	/* a RST for a flow that is no longer known */
-	if (p->tcp_flags & TCP_RST || first_is_formers(p))
+	if (p->tcp_flags & TCP_RST || new_flow_may_be_imported(p))
 		return 0;
-	reason = first_backend(p, svc, &choice, inside);
+	reason = new_flow_backend(p, svc, &choice, inside);
 	if (reason == REASON_NO_BACKEND)
-		a->answer = first_refusal(p, svc->service);
+		a->answer = new_flow_refusal(p, svc->service);
 	if (reason != REASON_NONE || !choice.backend)
 		return action_drop(a, reason);
 	a->verdict = VERDICT_REWRITE;
@@ -284,41 +285,41 @@ static __always_inline int first_point(const struct packet *p, struct svc *svc, 
 	a->to.daddr = choice.backend->addr;
 	a->to.sport = p->flow.sport;
 	a->to.dport = choice.backend->port;
-	a->to.flags = first_flags(p, svc, &choice, inside);
+	a->to.flags = new_flow_flags(p, svc, &choice, inside);
 	return choice.backend->flags & BACKEND_LOCAL;
 }
 
 /* Refuses a pod's packet that begins a flow to where no service is. */
-static __always_inline int first_refuse_nowhere(const struct packet *p, struct action *a)
+static __always_inline int new_flow_refuse_nowhere(const struct packet *p, struct action *a)
 {
 	struct svc_key key = { .addr = p->flow.daddr, .port = p->flow.dport, .proto = p->flow.proto };
 
-	if (!first_is_begun(p) || !clusterip_leads_nowhere(&key))
+	if (!packet_begins_flow(p) || !clusterip_leads_nowhere(&key))
 		return 0;
 	a->answer = p->flow.proto == IPPROTO_TCP ? ANSWER_RESET : ANSWER_UNREACHABLE;
 	return action_drop(a, REASON_NO_SERVICE);
 }
 
 /* The same for a packet that may be for no service; such a packet passes. */
-static __always_inline int first_target(const struct packet *p, struct action *a, bool inside)
+static __always_inline int new_flow_target(const struct packet *p, struct action *a, bool inside)
 {
-	struct svc *svc = first_frontend(p, inside);
+	struct svc *svc = new_flow_frontend(p, inside);
 
 	if (!svc && !inside && p->is_unwrapped)
 		svc = hosted_frontend(&p->flow);
 	if (!svc)
-		return inside ? first_refuse_nowhere(p, a) : 0;
+		return inside ? new_flow_refuse_nowhere(p, a) : 0;
 	if (!inside && svc->kind == SVC_CLUSTER_IP && !cfg.external_clusterip)
 		return action_drop(a, REASON_CLUSTER_IP);
 	if (!inside && p->is_unwrapped && hosted_target(p, svc, a))
 		return 0;
-	return first_point(p, svc, a, inside);
+	return new_flow_choose(p, svc, a, inside);
 }
 
 /* Reports whether another packet has established the flow since this one looked for its rows; if
  * so, this one uses the new row. A SYN cannot be too late: before a second packet no flow is
  * established. */
-static __always_inline bool first_is_late(const struct packet *p, struct action *a)
+static __always_inline bool new_flow_raced(const struct packet *p, struct action *a)
 {
 	struct flow flow = p->flow; /* as in ct_known */
 	bool torn = false;
@@ -335,7 +336,7 @@ static __always_inline bool first_is_late(const struct packet *p, struct action 
 /* The client's state after a packet, in a flow that its backend answers directly. CT_ANSWERED
  * stands for the first packet. XDP may leave a packet to tc after this has run, so running it twice
  * has to give the same result; hence a SYN ends no connection. */
-static __always_inline __u8 first_direct_state(const struct packet *p, __u8 state)
+static __always_inline __u8 dsr_client_state(const struct packet *p, __u8 state)
 {
 	if (p->tcp_flags & TCP_RST)
 		return CT_RESET;
@@ -346,9 +347,9 @@ static __always_inline __u8 first_direct_state(const struct packet *p, __u8 stat
 
 /* Creates the only row of a flow that its backend answers directly, see direct.h. The packet may be
  * from the middle of the flow. */
-static __always_inline int first_direct(void *ctx, const struct packet *p, struct action *a)
+static __always_inline int new_flow_enter_dsr(void *ctx, const struct packet *p, struct action *a)
 {
-	if (!option_is_mode(a) && !first_masquerade(p->is_v4 ? SNAT_NODE4 : SNAT_NODE6, &a->to))
+	if (!option_is_mode(a) && !new_flow_masquerade(p->is_v4 ? SNAT_NODE4 : SNAT_NODE6, &a->to))
 		return action_drop(a, REASON_NO_ADDRESS);
 	route_find(ctx, p, &a->to);
 	ct_finish(&p->flow, &a->to);
@@ -357,31 +358,31 @@ static __always_inline int first_direct(void *ctx, const struct packet *p, struc
 		a->to.addr_diff = a->to.seen;
 		a->to.seal = ct_seal(&p->flow, &a->to);
 	}
-	a->to.state = first_direct_state(p, CT_ANSWERED);
+	a->to.state = dsr_client_state(p, CT_ANSWERED);
 	a->to.seq_hi = packet_shakes_hands(p) ? seq_of(p) : 0;
-	a->is_first = first_is_begun(p);
+	a->is_first = packet_begins_flow(p);
 	if (route_is_elsewhere(p, &a->to))
 		a->to.state = CT_ANSWERED;
-	return first_write(p, &a->to);
+	return new_flow_write(p, &a->to);
 }
 
 /* Handles the first packet of a flow, from outside or from a pod. Packets that another node
  * forwarded are not finished here, see back.h. All of it is inlined into one function, because
  * calls would cost more than the code between them. */
-static __always_inline int first_packet(void *ctx, const struct packet *p, struct action *a, bool inside)
+static __always_inline int new_flow_decide(void *ctx, const struct packet *p, struct action *a, bool inside)
 {
-	first_target(p, a, inside);
-	if (a->verdict != VERDICT_REWRITE || first_is_late(p, a))
+	new_flow_target(p, a, inside);
+	if (a->verdict != VERDICT_REWRITE || new_flow_raced(p, a))
 		return 0;
 	if (p->is_unwrapped) {
 		a->is_first = true;
 		return 0;
 	}
 	if (!inside && a->to.flags & CT_DIRECT)
-		first_direct(ctx, p, a);
+		new_flow_enter_dsr(ctx, p, a);
 	else
-		first_enter(ctx, p, a);
+		new_flow_enter(ctx, p, a);
 	if (a->verdict != VERDICT_REWRITE || !event_is_watched())
 		return 0;
-	return event_tell(p, a, first_hook(p, a), 0);
+	return event_tell(p, a, new_flow_hook(p, a), 0);
 }
