@@ -200,7 +200,7 @@ static __always_inline int pod_answer_itself(struct __sk_buff *skb, const struct
 /* Returns the verdict for a packet that pods_send has handled. */
 static __always_inline int pod_sent(struct __sk_buff *skb, struct packet *p, int outcome)
 {
-	return outcome == PODS_LATE ? pod_drop(skb, p, REASON_JAM) : outcome;
+	return outcome == PODS_OVER_RATE ? pod_drop(skb, p, REASON_JAM) : outcome;
 }
 
 /* Sends a packet that is for no pod to a backend, if it is for a service. */
@@ -253,7 +253,8 @@ static __always_inline int pod_proxy(struct __sk_buff *skb, struct packet *p, __
 	if (!waits)
 		return bpf_redirect_neigh(PROXY_DEVICE, NULL, 0, 0);
 	at = pod_book(skb, ifindex, p->is_v4);
-	return at == EDT_LATE ? pod_drop(skb, p, REASON_HORIZON) : pair_enter(skb, at, PAIR_PROXY, ifindex);
+	return at == EDT_BEYOND_HORIZON ? pod_drop(skb, p, REASON_HORIZON)
+					: pair_enter(skb, at, PAIR_PROXY, ifindex);
 }
 
 /* Delays a packet from a pod to its node, on the node. */
@@ -273,7 +274,7 @@ static __noinline int pod_send_near(struct __sk_buff *skb, struct packet *p, int
 		return pod_drop(skb, p, REASON_TUNNEL_PORT);
 	if (cfg.pair && (about == SENDER_NEAR || (p->l3 && !pod_is_near(p, NULL))))
 		at = pod_book(skb, skb->ifindex, p->is_v4);
-	if (at == EDT_LATE)
+	if (at == EDT_BEYOND_HORIZON)
 		return pod_drop(skb, p, REASON_HORIZON);
 	return pair_is_due(at) ? pod_stay(skb, at) : POD_NEXT;
 }
@@ -289,7 +290,7 @@ static __noinline int pod_send(struct __sk_buff *skb, struct packet *p, const st
 		return pod_drop(skb, p, REASON_TUNNEL_PORT);
 	at = paced ? pod_book(skb, skb->ifindex, p->is_v4) : EDT_FREE;
 
-	if (paced && at == EDT_LATE)
+	if (paced && at == EDT_BEYOND_HORIZON)
 		return pod_drop(skb, p, REASON_HORIZON);
 	if (to && cfg.bypass)
 		return pod_sent(skb, p, pods_send(skb, p, to, at));
@@ -374,7 +375,7 @@ static __noinline int pod_wait(struct __sk_buff *skb, enum pair_way way)
 	if (!is_v4 && pod_is_neighbours(skb, &p, sends))
 		return POD_NEXT;
 	at = sends ? pod_book(skb, ifindex, is_v4) : edt_book(skb, ifindex, PACE_IN, is_v4);
-	if (at == EDT_LATE) {
+	if (at == EDT_BEYOND_HORIZON) {
 		read_packet(skb, &p, 0);
 		return pod_drop_at(skb, &p, sends ? REASON_HORIZON : REASON_JAM, sends ? CT_FROM_POD : CT_TO_POD);
 	}

@@ -12,7 +12,7 @@
 #include "lib/forwarded.h"
 #include "lib/fragments.h"
 #include "lib/icmp.h"
-#include "lib/late.h"
+#include "lib/early_fragments.h"
 #include "lib/masquerade.h"
 #include "lib/fastpathtc.h"
 #include "lib/pods.h"
@@ -107,7 +107,7 @@ __noinline int tc_fragment(struct __sk_buff *skb, struct packet *p, struct actio
 {
 	if (!p || !a)
 		return TC_NEXT;
-	if (!fragment_decide(p, a) && !leaving && late_keep(skb, p))
+	if (!fragment_decide(p, a) && !leaving && early_fragments_keep(skb, p))
 		fragment_decide(p, a);
 	if (a->verdict == VERDICT_DROP)
 		return tc_drop(skb, p, a, leaving);
@@ -168,7 +168,7 @@ static __always_inline int tc_other(struct __sk_buff *skb, struct packet *p, str
 	if (parsed == PARSED_CUT)
 		fragment_decide_cut(p, a);
 	if (p->is_fragment && !leaving)
-		late_ignore(p);
+		early_fragments_ignore(p);
 	if (leaving && masquerade_refuses(p, parsed))
 		action_drop(a, REASON_NO_PORTS);
 	return a->verdict == VERDICT_DROP ? tc_drop(skb, p, a, leaving) : TC_NEXT;
@@ -210,9 +210,9 @@ static __always_inline int tc_first(struct __sk_buff *skb, const struct packet *
 	int verdict;
 
 	if (a->verdict != VERDICT_REWRITE)
-		return late_ignore(p);
+		return early_fragments_ignore(p);
 	fragment_remember(p, a);
-	verdict = a->verdict == VERDICT_REWRITE ? late_serve(skb, p) : 0;
+	verdict = a->verdict == VERDICT_REWRITE ? early_fragments_serve(skb, p) : 0;
 	if (verdict)
 		direct_again(p, a);
 	return verdict;
@@ -387,7 +387,7 @@ static __always_inline int tc_deliver(struct __sk_buff *skb, int verdict)
 	if (verdict != TC_NEXT || !cfg.bypass)
 		return verdict;
 	verdict = pods_enter(skb);
-	return verdict == PODS_LATE ? tc_drop_for(skb, REASON_JAM) : verdict; /* it exceeds the pod's rate */
+	return verdict == PODS_OVER_RATE ? tc_drop_for(skb, REASON_JAM) : verdict; /* it exceeds the pod's rate */
 }
 
 /* Handles what was sent to a group, or to all on the link: no more than its source concerns us. */

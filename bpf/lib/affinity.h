@@ -50,7 +50,7 @@ static __always_inline void affinity_remember(const struct affinity_key *key, co
 	};
 
 	if (!bpf_map_update_elem(&affinity, key, &value, BPF_NOEXIST))
-		turnover_made_late(LRU_AFFINITY);
+		turnover_made_atomic(LRU_AFFINITY);
 	else
 		bpf_map_update_elem(&affinity, key, &value, BPF_ANY);
 }

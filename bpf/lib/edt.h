@@ -164,8 +164,8 @@ static __always_inline __u64 edt_take(struct pod_pace *pace, __u64 rate, const s
 
 /* The departure times with a special meaning. */
 enum {
-	EDT_FREE = 0, /* no rate applies */
-	EDT_LATE = 1, /* it would have to wait too long */
+	EDT_FREE = 0,		/* no rate applies */
+	EDT_BEYOND_HORIZON = 1, /* it would have to wait too long */
 };
 
 /* Returns the account of what a pod with a rate has sent or received so far: one for all of its
@@ -196,7 +196,7 @@ static __always_inline __u64 edt_pay(struct pod_pace *pace, __u64 rate, const st
 	at = edt_take(pace, rate, d, longest);
 	if (!at) {
 		__sync_fetch_and_add(&pace->dropped, 1);
-		return EDT_LATE;
+		return EDT_BEYOND_HORIZON;
 	}
 	__sync_fetch_and_add(&pace->sent, d->bytes);
 	return at;
@@ -236,10 +236,10 @@ static __always_inline __u64 edt_share(const struct pod_rate *limit, struct pod_
 			break;
 		pace = bpf_map_lookup_elem(&share_paces, &id);
 		then = edt_pay(pace, *(volatile __u64 *)&share->out, d, edt_patience(limit->class));
-		if (then == EDT_LATE) {
+		if (then == EDT_BEYOND_HORIZON) {
 			edt_deny(own, d->bytes);
 			edt_deny(inner, d->bytes);
-			return EDT_LATE;
+			return EDT_BEYOND_HORIZON;
 		}
 		if (then > at)
 			at = then;
@@ -288,7 +288,7 @@ static __always_inline __u64 edt_book_out(struct __sk_buff *skb, const struct po
 	if (rate)
 		pace = edt_pace(limit, ifindex, PACE_OUT);
 	at = edt_pay(pace, rate, &d, EDT_HORIZON);
-	return at == EDT_LATE ? at : edt_share(limit, pace, &d, at);
+	return at == EDT_BEYOND_HORIZON ? at : edt_share(limit, pace, &d, at);
 }
 
 /* The same for what it receives. */
@@ -309,7 +309,10 @@ static __always_inline __u64 edt_book_in(struct __sk_buff *skb, const struct pod
 	/* With a VLAN tag before IP, the kernel's helper would change bytes of the tag. */
 	if (at > d.now + EDT_JAM && edt_is_ip(skb) && bpf_skb_ecn_set_ce(skb) > 0)
 		__sync_fetch_and_add(&pace->marked, 1);
-	window_note(skb, &pace->window, rate, d.now, at == EDT_LATE ? EDT_PATIENCE : at > d.now ? at - d.now : 0);
+	window_note(skb, &pace->window, rate, d.now,
+		    at == EDT_BEYOND_HORIZON ? EDT_PATIENCE
+		    : at > d.now	     ? at - d.now
+					     : 0);
 	return at;
 }
 

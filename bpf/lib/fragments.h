@@ -51,22 +51,22 @@ __noinline int fragment_remember(const struct packet *p, struct action *a)
 }
 
 /* Returns the mark of a datagram, which a few others share. */
-static __always_inline struct late_mark *fragment_mark(__u64 hash)
+static __always_inline struct early_mark *fragment_mark(__u64 hash)
 {
-	__u32 row = (__u32)hash % LATE_MARKS;
+	__u32 row = (__u32)hash % EARLY_MARKS;
 
-	return bpf_map_lookup_elem(&late_marks, &row);
+	return bpf_map_lookup_elem(&early_marks, &row);
 }
 
 /* Reports whether fragments of a datagram may be waiting for this first one, which has stored its
- * ports: then tc sends them again. late_keep sets the mark and then looks for the ports again, so
+ * ports: then tc sends them again. early_fragments_keep sets the mark and then looks for the ports again, so
  * at least one of the two sees the other. That takes an operation that neither compiler nor CPU
  * reorders. A packet that ends a flow is excluded: it comes in a second time, and would not find
  * the flow then. No honest sender fragments a RST, or a packet that begins and ends a flow at
  * once. */
 __noinline int fragment_is_awaited(const struct packet *p)
 {
-	struct late_mark *mark;
+	struct early_mark *mark;
 	struct datagram key;
 	__u32 kept;
 

@@ -208,32 +208,32 @@ struct {
  * because many rows are scanned to find a few. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, LATE_FRAMES);
+	__uint(max_entries, EARLY_FRAMES);
 	__type(key, __u32);
 	__type(value, struct late);
 } late SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, LATE_FRAMES);
+	__uint(max_entries, EARLY_FRAMES);
 	__type(key, __u32);
-	__type(value, struct late_frame);
-} late_frames SEC(".maps");
+	__type(value, struct early_frame);
+} early_frames SEC(".maps");
 
 /* By a hash of the datagram: whether a scan for waiting fragments is worthwhile. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, LATE_MARKS);
+	__uint(max_entries, EARLY_MARKS);
 	__type(key, __u32);
-	__type(value, struct late_mark);
-} late_marks SEC(".maps");
+	__type(value, struct early_mark);
+} early_marks SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct late_tally);
-} late_tally SEC(".maps");
+	__type(value, struct early_tally);
+} early_tally SEC(".maps");
 
 /* About the packet that a CPU is processing. */
 struct {

@@ -26,7 +26,7 @@ enum pair_way {
  * it cannot overtake one. */
 static __always_inline bool pair_is_due(__u64 at)
 {
-	return at > EDT_LATE && at + EDT_BURST / 4 > bpf_ktime_get_ns();
+	return at > EDT_BEYOND_HORIZON && at + EDT_BURST / 4 > bpf_ktime_get_ns();
 }
 
 /* Delays a packet until its time. No node has ever had an interface index too large for the

@@ -85,8 +85,8 @@ static __always_inline bool pods_fit(struct __sk_buff *skb, __u32 ifindex)
 }
 
 enum {
-	PODS_STACK = -1, /* the stack handles it */
-	PODS_LATE = -2,	 /* drop it: the pod exceeds its receive rate */
+	PODS_STACK = -1,     /* the stack handles it */
+	PODS_OVER_RATE = -2, /* drop it: the pod exceeds its receive rate */
 };
 
 /* Sends a packet to a pod. Packets that tc_to_pod has to translate go by the host's end of the
@@ -105,8 +105,8 @@ static __always_inline int pods_send(struct __sk_buff *skb, struct packet *p, co
 	if (cfg.pair) {
 		if (!is_answer)
 			in = edt_book(skb, ifindex, PACE_IN, p->is_v4);
-		if (in == EDT_LATE)
-			return PODS_LATE;
+		if (in == EDT_BEYOND_HORIZON)
+			return PODS_OVER_RATE;
 		if (in > at)
 			at = in;
 		if (pair_is_due(at))

@@ -21,7 +21,7 @@ _Static_assert(sizeof(struct datagram) == 40, "a key has no hidden padding");
 _Static_assert(sizeof(struct datagram_flow) == 16, "a value has no hidden padding");
 _Static_assert(sizeof(struct turnover) == 16, "a value has no hidden padding");
 _Static_assert(sizeof(struct late) == 56, "a row has no hidden padding");
-_Static_assert(sizeof(struct late_mark) == 16, "a row has no hidden padding");
+_Static_assert(sizeof(struct early_mark) == 16, "a row has no hidden padding");
 _Static_assert(sizeof(struct allowance) == 16, "a value has no hidden padding");
 _Static_assert(sizeof(struct watch) == 56, "a value has no hidden padding");
 _Static_assert(sizeof(struct event) == 112, "an event has no hidden padding");

@@ -33,7 +33,7 @@ static __always_inline void turnover_deleted(enum lru map, __u64 rows)
 }
 
 /* For other programs, which a packet may interrupt: the packet's additions must not be lost. */
-static __always_inline void turnover_made_late(enum lru map)
+static __always_inline void turnover_made_atomic(enum lru map)
 {
 	struct turnover *t = turnover_of(map);
 
@@ -41,7 +41,7 @@ static __always_inline void turnover_made_late(enum lru map)
 		__sync_fetch_and_add(&t->made, 1);
 }
 
-static __always_inline void turnover_deleted_late(enum lru map, __u64 rows)
+static __always_inline void turnover_deleted_atomic(enum lru map, __u64 rows)
 {
 	struct turnover *t = turnover_of(map);
 

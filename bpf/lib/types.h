@@ -328,9 +328,9 @@ struct sweep_run {
 
 /* Later fragments that arrived before the first one: how many are kept, and the maximum length of
  * each including the link header. */
-#define LATE_FRAMES 256
-#define LATE_BYTES 9216
-#define LATE_MARKS 4096
+#define EARLY_FRAMES 256
+#define EARLY_BYTES 9216
+#define EARLY_MARKS 4096
 
 /* A kept fragment. A program that reads or writes the row or its bytes holds `busy`; nobody waits
  * for it. */
@@ -342,19 +342,19 @@ struct late {
 	__u32 seen; /* in ticks of `cfg` */
 } __attribute__((aligned(8)));
 
-struct late_frame {
-	__u8 bytes[LATE_BYTES];
+struct early_frame {
+	__u8 bytes[EARLY_BYTES];
 };
 
 /* State shared by all datagrams that hash to the same mark. */
-struct late_mark {
+struct early_mark {
 	__u64 stranger; /* hash:32 | seen:32 of a datagram whose first fragment was not ours */
 	__u32 kept;	/* tick of the last kept fragment, plus one; zero: never */
 	__u32 pad;
 };
 
 /* Numbers of fragments, ever. */
-struct late_tally {
+struct early_tally {
 	__u64 kept; /* also the cursor: rows are filled in turn */
 	__u64 returned;
 	/* evicted while their first fragment could still arrive, or not sent again */

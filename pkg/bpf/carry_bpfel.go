@@ -30,15 +30,15 @@ const (
 	CarryMapCtOpened     = "ct_opened"
 	CarryMapCtPending    = "ct_pending"
 	CarryMapCtStage      = "ct_stage"
+	CarryMapEarlyFrames  = "early_frames"
+	CarryMapEarlyMarks   = "early_marks"
+	CarryMapEarlyTally   = "early_tally"
 	CarryMapEvents       = "events"
 	CarryMapFormer       = "former"
 	CarryMapFrags        = "frags"
 	CarryMapGuards       = "guards"
 	CarryMapHints        = "hints"
 	CarryMapLate         = "late"
-	CarryMapLateFrames   = "late_frames"
-	CarryMapLateMarks    = "late_marks"
-	CarryMapLateTally    = "late_tally"
 	CarryMapLinkAddrs    = "link_addrs"
 	CarryMapMasqSkip     = "masq_skip"
 	CarryMapNames        = "names"
@@ -133,15 +133,15 @@ type CarryMapSpecs struct {
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
 	CtStage      *ebpf.MapSpec `ebpf:"ct_stage"`
+	EarlyFrames  *ebpf.MapSpec `ebpf:"early_frames"`
+	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
+	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
 	Hints        *ebpf.MapSpec `ebpf:"hints"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
-	LateFrames   *ebpf.MapSpec `ebpf:"late_frames"`
-	LateMarks    *ebpf.MapSpec `ebpf:"late_marks"`
-	LateTally    *ebpf.MapSpec `ebpf:"late_tally"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names        *ebpf.MapSpec `ebpf:"names"`
@@ -212,15 +212,15 @@ type CarryMaps struct {
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
 	CtPending    *ebpf.Map `ebpf:"ct_pending"`
 	CtStage      *ebpf.Map `ebpf:"ct_stage"`
+	EarlyFrames  *ebpf.Map `ebpf:"early_frames"`
+	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
+	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
 	Events       *ebpf.Map `ebpf:"events"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
 	Hints        *ebpf.Map `ebpf:"hints"`
 	Late         *ebpf.Map `ebpf:"late"`
-	LateFrames   *ebpf.Map `ebpf:"late_frames"`
-	LateMarks    *ebpf.Map `ebpf:"late_marks"`
-	LateTally    *ebpf.Map `ebpf:"late_tally"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
 	Names        *ebpf.Map `ebpf:"names"`
@@ -266,15 +266,15 @@ func (m *CarryMaps) Close() error {
 		m.CtOpened,
 		m.CtPending,
 		m.CtStage,
+		m.EarlyFrames,
+		m.EarlyMarks,
+		m.EarlyTally,
 		m.Events,
 		m.Former,
 		m.Frags,
 		m.Guards,
 		m.Hints,
 		m.Late,
-		m.LateFrames,
-		m.LateMarks,
-		m.LateTally,
 		m.LinkAddrs,
 		m.MasqSkip,
 		m.Names,

@@ -29,15 +29,15 @@ const (
 	CollectMapCtPending           = "ct_pending"
 	CollectMapCtStage             = "ct_stage"
 	CollectMapDoomed              = "doomed"
+	CollectMapEarlyFrames         = "early_frames"
+	CollectMapEarlyMarks          = "early_marks"
+	CollectMapEarlyTally          = "early_tally"
 	CollectMapEvents              = "events"
 	CollectMapFormer              = "former"
 	CollectMapFrags               = "frags"
 	CollectMapGuards              = "guards"
 	CollectMapHints               = "hints"
 	CollectMapLate                = "late"
-	CollectMapLateFrames          = "late_frames"
-	CollectMapLateMarks           = "late_marks"
-	CollectMapLateTally           = "late_tally"
 	CollectMapLinkAddrs           = "link_addrs"
 	CollectMapMasqSkip            = "masq_skip"
 	CollectMapNames               = "names"
@@ -134,15 +134,15 @@ type CollectMapSpecs struct {
 	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
 	CtStage      *ebpf.MapSpec `ebpf:"ct_stage"`
 	Doomed       *ebpf.MapSpec `ebpf:"doomed"`
+	EarlyFrames  *ebpf.MapSpec `ebpf:"early_frames"`
+	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
+	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
 	Hints        *ebpf.MapSpec `ebpf:"hints"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
-	LateFrames   *ebpf.MapSpec `ebpf:"late_frames"`
-	LateMarks    *ebpf.MapSpec `ebpf:"late_marks"`
-	LateTally    *ebpf.MapSpec `ebpf:"late_tally"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names        *ebpf.MapSpec `ebpf:"names"`
@@ -213,15 +213,15 @@ type CollectMaps struct {
 	CtPending    *ebpf.Map `ebpf:"ct_pending"`
 	CtStage      *ebpf.Map `ebpf:"ct_stage"`
 	Doomed       *ebpf.Map `ebpf:"doomed"`
+	EarlyFrames  *ebpf.Map `ebpf:"early_frames"`
+	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
+	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
 	Events       *ebpf.Map `ebpf:"events"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
 	Hints        *ebpf.Map `ebpf:"hints"`
 	Late         *ebpf.Map `ebpf:"late"`
-	LateFrames   *ebpf.Map `ebpf:"late_frames"`
-	LateMarks    *ebpf.Map `ebpf:"late_marks"`
-	LateTally    *ebpf.Map `ebpf:"late_tally"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
 	Names        *ebpf.Map `ebpf:"names"`
@@ -267,15 +267,15 @@ func (m *CollectMaps) Close() error {
 		m.CtPending,
 		m.CtStage,
 		m.Doomed,
+		m.EarlyFrames,
+		m.EarlyMarks,
+		m.EarlyTally,
 		m.Events,
 		m.Former,
 		m.Frags,
 		m.Guards,
 		m.Hints,
 		m.Late,
-		m.LateFrames,
-		m.LateMarks,
-		m.LateTally,
 		m.LinkAddrs,
 		m.MasqSkip,
 		m.Names,

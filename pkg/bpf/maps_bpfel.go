@@ -249,6 +249,26 @@ type MapsDoomed struct {
 	Outcome uint32
 }
 
+type MapsEarlyFrame struct {
+	_     structs.HostLayout
+	Bytes [9216]uint8
+}
+
+type MapsEarlyMark struct {
+	_        structs.HostLayout
+	Stranger uint64
+	Kept     uint32
+	Pad      uint32
+}
+
+type MapsEarlyTally struct {
+	_        structs.HostLayout
+	Kept     uint64
+	Returned uint64
+	Lost     uint64
+	Refused  uint64
+}
+
 type MapsEvent struct {
 	_         structs.HostLayout
 	At        uint64
@@ -321,26 +341,6 @@ type MapsLate struct {
 	Len      uint32
 	Ifindex  uint32
 	Seen     uint32
-}
-
-type MapsLateFrame struct {
-	_     structs.HostLayout
-	Bytes [9216]uint8
-}
-
-type MapsLateMark struct {
-	_        structs.HostLayout
-	Stranger uint64
-	Kept     uint32
-	Pad      uint32
-}
-
-type MapsLateTally struct {
-	_        structs.HostLayout
-	Kept     uint64
-	Returned uint64
-	Lost     uint64
-	Refused  uint64
 }
 
 type MapsLinkAddr struct {
@@ -736,15 +736,15 @@ const (
 	MapsMapCt                  = "ct"
 	MapsMapCtOpened            = "ct_opened"
 	MapsMapCtPending           = "ct_pending"
+	MapsMapEarlyFrames         = "early_frames"
+	MapsMapEarlyMarks          = "early_marks"
+	MapsMapEarlyTally          = "early_tally"
 	MapsMapEvents              = "events"
 	MapsMapFormer              = "former"
 	MapsMapFrags               = "frags"
 	MapsMapGuards              = "guards"
 	MapsMapHints               = "hints"
 	MapsMapLate                = "late"
-	MapsMapLateFrames          = "late_frames"
-	MapsMapLateMarks           = "late_marks"
-	MapsMapLateTally           = "late_tally"
 	MapsMapLinkAddrs           = "link_addrs"
 	MapsMapMasqSkip            = "masq_skip"
 	MapsMapNames               = "names"
@@ -869,15 +869,15 @@ type MapsMapSpecs struct {
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
+	EarlyFrames  *ebpf.MapSpec `ebpf:"early_frames"`
+	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
+	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
 	Hints        *ebpf.MapSpec `ebpf:"hints"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
-	LateFrames   *ebpf.MapSpec `ebpf:"late_frames"`
-	LateMarks    *ebpf.MapSpec `ebpf:"late_marks"`
-	LateTally    *ebpf.MapSpec `ebpf:"late_tally"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names        *ebpf.MapSpec `ebpf:"names"`
@@ -980,15 +980,15 @@ type MapsMaps struct {
 	Ct           *ebpf.Map `ebpf:"ct"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
 	CtPending    *ebpf.Map `ebpf:"ct_pending"`
+	EarlyFrames  *ebpf.Map `ebpf:"early_frames"`
+	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
+	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
 	Events       *ebpf.Map `ebpf:"events"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
 	Hints        *ebpf.Map `ebpf:"hints"`
 	Late         *ebpf.Map `ebpf:"late"`
-	LateFrames   *ebpf.Map `ebpf:"late_frames"`
-	LateMarks    *ebpf.Map `ebpf:"late_marks"`
-	LateTally    *ebpf.Map `ebpf:"late_tally"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
 	Names        *ebpf.Map `ebpf:"names"`
@@ -1030,15 +1030,15 @@ func (m *MapsMaps) Close() error {
 		m.Ct,
 		m.CtOpened,
 		m.CtPending,
+		m.EarlyFrames,
+		m.EarlyMarks,
+		m.EarlyTally,
 		m.Events,
 		m.Former,
 		m.Frags,
 		m.Guards,
 		m.Hints,
 		m.Late,
-		m.LateFrames,
-		m.LateMarks,
-		m.LateTally,
 		m.LinkAddrs,
 		m.MasqSkip,
 		m.Names,

@@ -26,15 +26,15 @@ const (
 	SockMapCt               = "ct"
 	SockMapCtOpened         = "ct_opened"
 	SockMapCtPending        = "ct_pending"
+	SockMapEarlyFrames      = "early_frames"
+	SockMapEarlyMarks       = "early_marks"
+	SockMapEarlyTally       = "early_tally"
 	SockMapEvents           = "events"
 	SockMapFormer           = "former"
 	SockMapFrags            = "frags"
 	SockMapGuards           = "guards"
 	SockMapHints            = "hints"
 	SockMapLate             = "late"
-	SockMapLateFrames       = "late_frames"
-	SockMapLateMarks        = "late_marks"
-	SockMapLateTally        = "late_tally"
 	SockMapLinkAddrs        = "link_addrs"
 	SockMapMasqSkip         = "masq_skip"
 	SockMapNames            = "names"
@@ -147,15 +147,15 @@ type SockMapSpecs struct {
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
+	EarlyFrames  *ebpf.MapSpec `ebpf:"early_frames"`
+	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
+	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
 	Hints        *ebpf.MapSpec `ebpf:"hints"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
-	LateFrames   *ebpf.MapSpec `ebpf:"late_frames"`
-	LateMarks    *ebpf.MapSpec `ebpf:"late_marks"`
-	LateTally    *ebpf.MapSpec `ebpf:"late_tally"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names        *ebpf.MapSpec `ebpf:"names"`
@@ -222,15 +222,15 @@ type SockMaps struct {
 	Ct           *ebpf.Map `ebpf:"ct"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
 	CtPending    *ebpf.Map `ebpf:"ct_pending"`
+	EarlyFrames  *ebpf.Map `ebpf:"early_frames"`
+	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
+	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
 	Events       *ebpf.Map `ebpf:"events"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
 	Hints        *ebpf.Map `ebpf:"hints"`
 	Late         *ebpf.Map `ebpf:"late"`
-	LateFrames   *ebpf.Map `ebpf:"late_frames"`
-	LateMarks    *ebpf.Map `ebpf:"late_marks"`
-	LateTally    *ebpf.Map `ebpf:"late_tally"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
 	Names        *ebpf.Map `ebpf:"names"`
@@ -272,15 +272,15 @@ func (m *SockMaps) Close() error {
 		m.Ct,
 		m.CtOpened,
 		m.CtPending,
+		m.EarlyFrames,
+		m.EarlyMarks,
+		m.EarlyTally,
 		m.Events,
 		m.Former,
 		m.Frags,
 		m.Guards,
 		m.Hints,
 		m.Late,
-		m.LateFrames,
-		m.LateMarks,
-		m.LateTally,
 		m.LinkAddrs,
 		m.MasqSkip,
 		m.Names,

@@ -26,15 +26,15 @@ const (
 	SweepMapCt             = "ct"
 	SweepMapCtOpened       = "ct_opened"
 	SweepMapCtPending      = "ct_pending"
+	SweepMapEarlyFrames    = "early_frames"
+	SweepMapEarlyMarks     = "early_marks"
+	SweepMapEarlyTally     = "early_tally"
 	SweepMapEvents         = "events"
 	SweepMapFormer         = "former"
 	SweepMapFrags          = "frags"
 	SweepMapGuards         = "guards"
 	SweepMapHints          = "hints"
 	SweepMapLate           = "late"
-	SweepMapLateFrames     = "late_frames"
-	SweepMapLateMarks      = "late_marks"
-	SweepMapLateTally      = "late_tally"
 	SweepMapLinkAddrs      = "link_addrs"
 	SweepMapMasqSkip       = "masq_skip"
 	SweepMapNames          = "names"
@@ -126,15 +126,15 @@ type SweepMapSpecs struct {
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
+	EarlyFrames  *ebpf.MapSpec `ebpf:"early_frames"`
+	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
+	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
 	Hints        *ebpf.MapSpec `ebpf:"hints"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
-	LateFrames   *ebpf.MapSpec `ebpf:"late_frames"`
-	LateMarks    *ebpf.MapSpec `ebpf:"late_marks"`
-	LateTally    *ebpf.MapSpec `ebpf:"late_tally"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names        *ebpf.MapSpec `ebpf:"names"`
@@ -200,15 +200,15 @@ type SweepMaps struct {
 	Ct           *ebpf.Map `ebpf:"ct"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
 	CtPending    *ebpf.Map `ebpf:"ct_pending"`
+	EarlyFrames  *ebpf.Map `ebpf:"early_frames"`
+	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
+	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
 	Events       *ebpf.Map `ebpf:"events"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
 	Hints        *ebpf.Map `ebpf:"hints"`
 	Late         *ebpf.Map `ebpf:"late"`
-	LateFrames   *ebpf.Map `ebpf:"late_frames"`
-	LateMarks    *ebpf.Map `ebpf:"late_marks"`
-	LateTally    *ebpf.Map `ebpf:"late_tally"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
 	Names        *ebpf.Map `ebpf:"names"`
@@ -250,15 +250,15 @@ func (m *SweepMaps) Close() error {
 		m.Ct,
 		m.CtOpened,
 		m.CtPending,
+		m.EarlyFrames,
+		m.EarlyMarks,
+		m.EarlyTally,
 		m.Events,
 		m.Former,
 		m.Frags,
 		m.Guards,
 		m.Hints,
 		m.Late,
-		m.LateFrames,
-		m.LateMarks,
-		m.LateTally,
 		m.LinkAddrs,
 		m.MasqSkip,
 		m.Names,

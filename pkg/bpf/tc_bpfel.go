@@ -28,15 +28,15 @@ const (
 	TcMapCtOpened      = "ct_opened"
 	TcMapCtPending     = "ct_pending"
 	TcMapCtStage       = "ct_stage"
+	TcMapEarlyFrames   = "early_frames"
+	TcMapEarlyMarks    = "early_marks"
+	TcMapEarlyTally    = "early_tally"
 	TcMapEvents        = "events"
 	TcMapFormer        = "former"
 	TcMapFrags         = "frags"
 	TcMapGuards        = "guards"
 	TcMapHints         = "hints"
 	TcMapLate          = "late"
-	TcMapLateFrames    = "late_frames"
-	TcMapLateMarks     = "late_marks"
-	TcMapLateTally     = "late_tally"
 	TcMapLinkAddrs     = "link_addrs"
 	TcMapMasqSkip      = "masq_skip"
 	TcMapNames         = "names"
@@ -133,15 +133,15 @@ type TcMapSpecs struct {
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
 	CtStage      *ebpf.MapSpec `ebpf:"ct_stage"`
+	EarlyFrames  *ebpf.MapSpec `ebpf:"early_frames"`
+	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
+	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
 	Hints        *ebpf.MapSpec `ebpf:"hints"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
-	LateFrames   *ebpf.MapSpec `ebpf:"late_frames"`
-	LateMarks    *ebpf.MapSpec `ebpf:"late_marks"`
-	LateTally    *ebpf.MapSpec `ebpf:"late_tally"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names        *ebpf.MapSpec `ebpf:"names"`
@@ -210,15 +210,15 @@ type TcMaps struct {
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
 	CtPending    *ebpf.Map `ebpf:"ct_pending"`
 	CtStage      *ebpf.Map `ebpf:"ct_stage"`
+	EarlyFrames  *ebpf.Map `ebpf:"early_frames"`
+	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
+	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
 	Events       *ebpf.Map `ebpf:"events"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
 	Hints        *ebpf.Map `ebpf:"hints"`
 	Late         *ebpf.Map `ebpf:"late"`
-	LateFrames   *ebpf.Map `ebpf:"late_frames"`
-	LateMarks    *ebpf.Map `ebpf:"late_marks"`
-	LateTally    *ebpf.Map `ebpf:"late_tally"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
 	Names        *ebpf.Map `ebpf:"names"`
@@ -262,15 +262,15 @@ func (m *TcMaps) Close() error {
 		m.CtOpened,
 		m.CtPending,
 		m.CtStage,
+		m.EarlyFrames,
+		m.EarlyMarks,
+		m.EarlyTally,
 		m.Events,
 		m.Former,
 		m.Frags,
 		m.Guards,
 		m.Hints,
 		m.Late,
-		m.LateFrames,
-		m.LateMarks,
-		m.LateTally,
 		m.LinkAddrs,
 		m.MasqSkip,
 		m.Names,

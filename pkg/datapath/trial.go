@@ -145,7 +145,7 @@ func readByTrial() []string {
 // rowsOfTrial are the sizes of the trial's own maps that need fewer rows than the live ones.
 func rowsOfTrial() map[string]uint32 {
 	const few = 1024
-	return map[string]uint32{"ct": few, "ct_pending": few, "affinity": few, "frags": few, "late": 1, "late_frames": 1, "events": few * 4}
+	return map[string]uint32{"ct": few, "ct_pending": few, "affinity": few, "frags": few, "late": 1, "early_frames": 1, "events": few * 4}
 }
 
 func (t *trial) close() error {

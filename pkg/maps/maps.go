@@ -39,9 +39,9 @@ type Maps struct {
 	Counters  *ebpf.Map
 
 	Frags, Allowances   *ebpf.Map
-	Late, LateFrames    *ebpf.Map
-	LateMarks           *ebpf.Map
-	LateTally           *ebpf.Map
+	Late, EarlyFrames   *ebpf.Map
+	EarlyMarks          *ebpf.Map
+	EarlyTally          *ebpf.Map
 	Optout, OptoutKinds *ebpf.Map
 	Ways, Hints, Guards *ebpf.Map
 	Served, LinkAddrs   *ebpf.Map
@@ -127,11 +127,11 @@ func (m *Maps) fields() []field {
 		{Info{Name: "asked_ways", Row: "hash of addresses -> the way between them, when the kernel was asked", WrittenBy: "tc, xdp, pod",
 			ReadBy: "tc, xdp, pod"}, &m.AskedWays, nil},
 		{Info{Name: "frags", Row: "datagram -> its ports, last seen", WrittenBy: "tc, xdp, pod", ReadBy: "tc, xdp, pod"}, &m.Frags, nil},
-		{Info{Name: "late", Row: "row of late_frames -> its datagram, device, when it came", WrittenBy: "tc", ReadBy: "tc"}, &m.Late, nil},
-		{Info{Name: "late_frames", Row: "row of late -> a fragment that came before its first", WrittenBy: "tc", ReadBy: "tc"}, &m.LateFrames, nil},
-		{Info{Name: "late_marks", Row: "hash of a datagram -> whether fragments wait for its first", WrittenBy: "tc, xdp", ReadBy: "tc, xdp"},
-			&m.LateMarks, nil},
-		{Info{Name: "late_tally", Row: "0 -> fragments kept, given back and lost, ever", WrittenBy: "tc", ReadBy: "tc, observe"}, &m.LateTally, nil},
+		{Info{Name: "late", Row: "row of early_frames -> its datagram, device, when it came", WrittenBy: "tc", ReadBy: "tc"}, &m.Late, nil},
+		{Info{Name: "early_frames", Row: "row of late -> a fragment that came before its first", WrittenBy: "tc", ReadBy: "tc"}, &m.EarlyFrames, nil},
+		{Info{Name: "early_marks", Row: "hash of a datagram -> whether fragments wait for its first", WrittenBy: "tc, xdp", ReadBy: "tc, xdp"},
+			&m.EarlyMarks, nil},
+		{Info{Name: "early_tally", Row: "0 -> fragments kept, given back and lost, ever", WrittenBy: "tc", ReadBy: "tc, observe"}, &m.EarlyTally, nil},
 		{Info{Name: "hints", Row: "0 -> the backend that another node chose for the packet at hand", WrittenBy: "tc", ReadBy: "tc, xdp"},
 			&m.Hints, nil},
 		{Info{Name: "served", Row: "interface -> 1, if what leaves there is translated", WrittenBy: "datapath", ReadBy: "tc, pod"}, &m.Served, nil},

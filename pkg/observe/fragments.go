@@ -19,7 +19,7 @@ type FragmentStatus struct {
 }
 
 func readFragments(m *ebpf.Map) (FragmentStatus, error) {
-	var tally bpf.MapsLateTally
+	var tally bpf.MapsEarlyTally
 	if err := m.Lookup(uint32(0), &tally); err != nil {
 		return FragmentStatus{}, fmt.Errorf("read what became of fragments: %w", err)
 	}

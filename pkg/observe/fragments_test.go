@@ -20,7 +20,7 @@ func TestFragments(t *testing.T) {
 	if err := m.Pin(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.LateTally.Put(uint32(0), bpf.MapsLateTally{Kept: 11, Returned: 12, Lost: 13, Refused: 14}); err != nil {
+	if err := m.EarlyTally.Put(uint32(0), bpf.MapsEarlyTally{Kept: 11, Returned: 12, Lost: 13, Refused: 14}); err != nil {
 		t.Fatal(err)
 	}
 	want := FragmentStatus{Kept: 11, Returned: 12, Lost: 13, Refused: 14}

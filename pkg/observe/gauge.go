@@ -102,7 +102,7 @@ func (g *Gauge) readMap(info maps.Info, r *Reading) (err error) {
 	switch info.Name {
 	case "counters":
 		r.Counters, err = readCounters(m, g.hooks, g.reasons)
-	case "late_tally":
+	case "early_tally":
 		r.Fragments, err = readFragments(m)
 	}
 	return err

@@ -51,7 +51,7 @@ func Read(dir string) (pinned *Pinned, err error) {
 	if err != nil {
 		return nil, err
 	}
-	fragments, err := readFragments(m.LateTally)
+	fragments, err := readFragments(m.EarlyTally)
 	if err != nil {
 		return nil, err
 	}

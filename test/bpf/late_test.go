@@ -17,9 +17,9 @@ import (
 )
 
 // tally returns the counts of fragments that came before their first.
-func (w *world) tally(t *testing.T) (tally bpf.MapsLateTally) {
+func (w *world) tally(t *testing.T) (tally bpf.MapsEarlyTally) {
 	t.Helper()
-	if err := w.maps.LateTally.Lookup(uint32(0), &tally); err != nil {
+	if err := w.maps.EarlyTally.Lookup(uint32(0), &tally); err != nil {
 		t.Fatal(err)
 	}
 	return tally
@@ -30,14 +30,14 @@ func (w *world) waits(t *testing.T) (list [][]byte) {
 	t.Helper()
 	for i := range w.maps.Late.MaxEntries() {
 		var row bpf.MapsLate
-		var frame bpf.MapsLateFrame
+		var frame bpf.MapsEarlyFrame
 		if err := w.maps.Late.Lookup(i, &row); err != nil {
 			t.Fatal(err)
 		}
 		if row.Len == 0 {
 			continue
 		}
-		if err := w.maps.LateFrames.Lookup(i, &frame); err != nil {
+		if err := w.maps.EarlyFrames.Lookup(i, &frame); err != nil {
 			t.Fatal(err)
 		}
 		list = append(list, frame.Bytes[:row.Len])
@@ -124,7 +124,7 @@ func TestLate(t *testing.T) {
 				t.Errorf("%v: %d wait, want that of the others", order, len(left))
 			}
 		}
-		if tally := w.tally(t); tally != (bpf.MapsLateTally{Kept: 3 + 3 + 1 + 2 + 4, Returned: 3 + 3 + 1 + 2}) {
+		if tally := w.tally(t); tally != (bpf.MapsEarlyTally{Kept: 3 + 3 + 1 + 2 + 4, Returned: 3 + 3 + 1 + 2}) {
 			t.Errorf("counted: %+v", tally)
 		}
 	})

@@ -70,7 +70,7 @@ func (w *world) begin() (*run, error) {
 		return nil, err
 	}
 	r.node.waiting.turn = tally.Kept
-	if err := errors.Join(zero[bpf.MapsLate](w.maps.Late), zero[bpf.MapsLateMark](w.maps.LateMarks)); err != nil {
+	if err := errors.Join(zero[bpf.MapsLate](w.maps.Late), zero[bpf.MapsEarlyMark](w.maps.EarlyMarks)); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(w.maps.Ways.Put(uint32(0), maps.Ways{}), w.maps.Guards.Put(uint32(0), maps.Guard{}), w.forgetAsked(),

@@ -372,8 +372,8 @@ func tooShort(frame []byte) bool {
 }
 
 // tally returns the programs' counts of fragments that overtook their first.
-func (w *world) tally() (tally bpf.MapsLateTally, err error) {
-	err = w.maps.LateTally.Lookup(uint32(0), &tally)
+func (w *world) tally() (tally bpf.MapsEarlyTally, err error) {
+	err = w.maps.EarlyTally.Lookup(uint32(0), &tally)
 	return tally, err
 }
 

@@ -11,19 +11,19 @@
 #include "fragments.h"
 
 /* No checksum covers the link header. */
-#define LATE_LINK sizeof(struct ethhdr)
+#define EARLY_LINK sizeof(struct ethhdr)
 
-static __always_inline struct late_tally *late_count(void)
+static __always_inline struct early_tally *early_fragments_count(void)
 {
 	__u32 row = 0;
 
-	return bpf_map_lookup_elem(&late_tally, &row);
+	return bpf_map_lookup_elem(&early_tally, &row);
 }
 
 /* Notes that the first fragment of a datagram is not ours: later ones need not be kept. */
-__noinline int late_ignore(const struct packet *p)
+__noinline int early_fragments_ignore(const struct packet *p)
 {
-	struct late_mark *mark;
+	struct early_mark *mark;
 	struct datagram key;
 	__u64 hash;
 
@@ -37,31 +37,31 @@ __noinline int late_ignore(const struct packet *p)
 	return 0;
 }
 
-static __always_inline bool late_is_stranger(const struct late_mark *mark, __u64 hash)
+static __always_inline bool early_fragments_is_stranger(const struct early_mark *mark, __u64 hash)
 {
 	__u64 stranger = *(volatile const __u64 *)&mark->stranger;
 
 	return stranger >> 32 == hash >> 32 && ct_now() - (__u32)stranger <= FRAGMENT_TICKS;
 }
 
-static __always_inline bool late_take(struct late *row)
+static __always_inline bool early_fragments_take(struct late *row)
 {
 	return !__sync_val_compare_and_swap(&row->busy, 0, 1);
 }
 
-static __always_inline void late_release(struct late *row)
+static __always_inline void early_fragments_release(struct late *row)
 {
 	__sync_lock_test_and_set(&row->busy, 0);
 }
 
 /* Reports whether a frame of this length can be kept. The asm keeps the length in one register;
  * otherwise the verifier forgets the check. */
-static __always_inline bool late_fits(__u32 *len)
+static __always_inline bool early_fragments_fits(__u32 *len)
 {
 	__u64 n = *len;
 
 	asm volatile("" : "+r"(n));
-	if (n <= LATE_LINK || n > LATE_BYTES)
+	if (n <= EARLY_LINK || n > EARLY_BYTES)
 		return false;
 	asm volatile("" : "+r"(n));
 	*len = n;
@@ -69,13 +69,14 @@ static __always_inline bool late_fits(__u32 *len)
 }
 
 /* Copies a fragment into the next row, over the oldest one. */
-static __always_inline bool late_copy(struct __sk_buff *skb, const struct datagram *key, struct late_tally *tally)
+static __always_inline bool early_fragments_copy(struct __sk_buff *skb, const struct datagram *key,
+						 struct early_tally *tally)
 {
-	__u32 turn = __sync_fetch_and_add(&tally->kept, 1) % LATE_FRAMES, len = skb->len;
-	struct late_frame *frame = bpf_map_lookup_elem(&late_frames, &turn);
+	__u32 turn = __sync_fetch_and_add(&tally->kept, 1) % EARLY_FRAMES, len = skb->len;
+	struct early_frame *frame = bpf_map_lookup_elem(&early_frames, &turn);
 	struct late *row = bpf_map_lookup_elem(&late, &turn);
 
-	if (!row || !frame || !late_fits(&len) || !late_take(row))
+	if (!row || !frame || !early_fragments_fits(&len) || !early_fragments_take(row))
 		return false;
 	if (row->len && ct_now() - row->seen <= FRAGMENT_TICKS)
 		__sync_fetch_and_add(&tally->lost, 1);
@@ -83,16 +84,16 @@ static __always_inline bool late_copy(struct __sk_buff *skb, const struct datagr
 	row->ifindex = skb->ifindex;
 	row->seen = ct_now();
 	row->len = bpf_skb_load_bytes(skb, 0, frame->bytes, len) ? 0 : len;
-	late_release(row);
+	early_fragments_release(row);
 	return true;
 }
 
 /* Keeps a copy of a later fragment of which nothing is known. True: the first may have arrived
  * meanwhile. */
-__noinline int late_keep(struct __sk_buff *skb, const struct packet *p)
+__noinline int early_fragments_keep(struct __sk_buff *skb, const struct packet *p)
 {
-	struct late_tally *tally = late_count();
-	struct late_mark *mark;
+	struct early_tally *tally = early_fragments_count();
+	struct early_mark *mark;
 	struct datagram key;
 	__u64 hash;
 
@@ -101,9 +102,9 @@ __noinline int late_keep(struct __sk_buff *skb, const struct packet *p)
 	key = fragment_key(p);
 	hash = ct_hash((const struct flow *)&key);
 	mark = fragment_mark(hash);
-	if (!mark || late_is_stranger(mark, hash))
+	if (!mark || early_fragments_is_stranger(mark, hash))
 		return false;
-	if (!late_copy(skb, &key, tally)) {
+	if (!early_fragments_copy(skb, &key, tally)) {
 		__sync_fetch_and_add(&tally->refused, 1);
 		return false;
 	}
@@ -112,13 +113,13 @@ __noinline int late_keep(struct __sk_buff *skb, const struct packet *p)
 }
 
 /* Turns a packet into the one that waits in a row, and frees the row. */
-static __always_inline bool late_become(struct __sk_buff *skb, struct late *row, __u32 turn)
+static __always_inline bool early_fragments_become(struct __sk_buff *skb, struct late *row, __u32 turn)
 {
-	struct late_frame *frame = bpf_map_lookup_elem(&late_frames, &turn);
+	struct early_frame *frame = bpf_map_lookup_elem(&early_frames, &turn);
 	__u32 len = row->len;
 
 	row->len = 0;
-	if (!frame || !late_fits(&len))
+	if (!frame || !early_fragments_fits(&len))
 		return false;
 	/* Growing it first discards a checksum over the whole packet that the device computed. */
 	return !bpf_skb_change_tail(skb, skb->len + 1, 0) && !bpf_skb_change_tail(skb, len, 0) &&
@@ -126,7 +127,7 @@ static __always_inline bool late_become(struct __sk_buff *skb, struct late *row,
 }
 
 /* The state of sending fragments again. */
-struct late_return {
+struct early_return {
 	__u32 from; /* where the current packet came in */
 	__u32 count;
 };
@@ -134,7 +135,8 @@ struct late_return {
 /* If a row has a fragment of the datagram, sends the current packet to where it came in and turns
  * it into that fragment. False: that failed, and the packet is now neither of them. Not static, so
  * that the verifier walks it only once. */
-__noinline int late_send(struct __sk_buff *skb, const struct packet *p, __u32 turn, struct late_return *r)
+__noinline int early_fragments_send(struct __sk_buff *skb, const struct packet *p, __u32 turn,
+				    struct early_return *r)
 {
 	struct late *row = bpf_map_lookup_elem(&late, &turn);
 	struct datagram key;
@@ -143,31 +145,31 @@ __noinline int late_send(struct __sk_buff *skb, const struct packet *p, __u32 tu
 	if (!p || !r || !row || !row->len)
 		return true;
 	key = fragment_key(p);
-	if (__builtin_memcmp(&row->datagram, &key, sizeof(key)) || !late_take(row))
+	if (__builtin_memcmp(&row->datagram, &key, sizeof(key)) || !early_fragments_take(row))
 		return true;
 	if (row->len && !__builtin_memcmp(&row->datagram, &key, sizeof(key)) &&
 	    ct_now() - row->seen <= FRAGMENT_TICKS) {
 		bpf_clone_redirect(skb, r->from, BPF_F_INGRESS);
 		r->from = row->ifindex;
 		r->count++;
-		whole = late_become(skb, row, turn);
+		whole = early_fragments_become(skb, row, turn);
 	}
-	late_release(row);
+	early_fragments_release(row);
 	return whole;
 }
 
 /* Sends the fragments that wait for a first fragment, which has stored its ports. The others, and
  * the first itself, are then on their way to where they came in, and the packet is the last of
  * them. Returns zero if none waits, otherwise the verdict for the packet. */
-static __noinline int late_serve(struct __sk_buff *skb, const struct packet *p)
+static __noinline int early_fragments_serve(struct __sk_buff *skb, const struct packet *p)
 {
-	struct late_return r = { .from = skb->ifindex };
-	struct late_tally *tally = late_count();
+	struct early_return r = { .from = skb->ifindex };
+	struct early_tally *tally = early_fragments_count();
 
 	if (!tally || !fragment_is_awaited(p))
 		return 0;
-	for (__u32 turn = 0; turn < LATE_FRAMES; turn++) {
-		if (late_send(skb, p, turn, &r))
+	for (__u32 turn = 0; turn < EARLY_FRAMES; turn++) {
+		if (early_fragments_send(skb, p, turn, &r))
 			continue;
 		__sync_fetch_and_add(&tally->lost, 1);
 		return TC_ACT_SHOT;
