@@ -19,7 +19,7 @@
 #include "lib/proxy.h"
 #include "lib/read.h"
 #include "lib/route.h"
-#include "lib/sender.h"
+#include "lib/antispoof.h"
 #include "lib/sumtc.h"
 #include "lib/tunnelpod.h"
 
@@ -272,7 +272,7 @@ static __noinline int pod_send_near(struct __sk_buff *skb, struct packet *p, int
 
 	if (p->l3 && tunnel_may_be(skb, p) && tunnel_is_entered(skb))
 		return pod_drop(skb, p, REASON_TUNNEL_PORT);
-	if (cfg.pair && (about == SENDER_NEAR || (p->l3 && !pod_is_near(p, NULL))))
+	if (cfg.pair && (about == ANTISPOOF_NEAR || (p->l3 && !pod_is_near(p, NULL))))
 		at = pod_book(skb, skb->ifindex, p->is_v4);
 	if (at == EDT_BEYOND_HORIZON)
 		return pod_drop(skb, p, REASON_HORIZON);
@@ -310,12 +310,12 @@ static __always_inline int pod_receive(struct __sk_buff *skb)
 	int outcome;
 	__u32 proxy;
 
-	from = pods_read(skb, &p) ? sender_own(skb, &p) : NULL;
+	from = pods_read(skb, &p) ? antispoof_own(skb, &p) : NULL;
 	if (!from) {
-		outcome = sender_check(skb, &p);
+		outcome = antispoof_check(skb, &p);
 		if (outcome > 0)
 			return pod_drop(skb, &p, outcome);
-		if (outcome != SENDER_GOES)
+		if (outcome != ANTISPOOF_GOES)
 			return pod_send_near(skb, &p, outcome);
 	}
 	proxy = p.flow.proto == IPPROTO_TCP || (!from && proxy_is_hidden(&p)) ? proxy_of(skb, from) : 0;

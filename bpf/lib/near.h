@@ -2,14 +2,14 @@
 /* This file contains which of a pod's packets stay on the node, and which of them are about its link. */
 #pragma once
 
-#include "sender.h"
+#include "antispoof.h"
 
 /* Reports whether a pod's packet stays on the node. */
 static __always_inline bool pod_is_near(const struct packet *p, const struct pod *to)
 {
 	struct addr addr = p->flow.daddr; /* as in pods_at */
 
-	return to || (!p->is_v4 && sender_stays6(&addr)) || bpf_map_lookup_elem(&node_addrs, &addr);
+	return to || (!p->is_v4 && antispoof_stays6(&addr)) || bpf_map_lookup_elem(&node_addrs, &addr);
 }
 
 /* Longer neighbor discovery carries something else: a router's advertisement with a few prefixes and

@@ -8,10 +8,10 @@
 #include "unwrap.h"
 
 enum {
-	SENDER_GOES = 0,   /* to any destination */
-	SENDER_STAYS = -1, /* to the stack only: it concerns the link, whatever its destination */
+	ANTISPOOF_GOES = 0,   /* to any destination */
+	ANTISPOOF_STAYS = -1, /* to the stack only: it concerns the link, whatever its destination */
 	/* likewise, but it just has link-local source and destination addresses */
-	SENDER_NEAR = -2,
+	ANTISPOOF_NEAR = -2,
 	/* positive values are an enum reason */
 };
 
@@ -50,7 +50,7 @@ struct advert {
 	struct addr target;
 };
 
-static __always_inline bool sender_is_mac(const __u8 *a, const __u8 *b)
+static __always_inline bool antispoof_is_mac(const __u8 *a, const __u8 *b)
 {
 	__u32 head_a, head_b;
 	__u16 tail_a, tail_b;
@@ -62,28 +62,28 @@ static __always_inline bool sender_is_mac(const __u8 *a, const __u8 *b)
 	return head_a == head_b && tail_a == tail_b;
 }
 
-static __always_inline bool sender_has(__u32 ifindex, const struct addr *addr)
+static __always_inline bool antispoof_has(__u32 ifindex, const struct addr *addr)
 {
 	struct pod *pod = pods_at(addr);
 
 	return pod && pod->ifindex == ifindex;
 }
 
-static __always_inline bool sender_is_local6(const struct addr *addr)
+static __always_inline bool antispoof_is_local6(const struct addr *addr)
 {
 	return (addr->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
 }
 
 /* Reports whether a destination is for neighbors only: link-local, or multicast of interface-local
  * or link-local scope. */
-static __always_inline bool sender_stays6(const struct addr *to)
+static __always_inline bool antispoof_stays6(const struct addr *to)
 {
-	return sender_is_local6(to) || (to->word[0] & bpf_htonl(0xff0f0000)) == bpf_htonl(0xff010000) ||
+	return antispoof_is_local6(to) || (to->word[0] & bpf_htonl(0xff0f0000)) == bpf_htonl(0xff010000) ||
 	       (to->word[0] & bpf_htonl(0xff0f0000)) == bpf_htonl(0xff020000);
 }
 
 /* ARP: a pod may ask for any address, but has to use its own as the sender. */
-static __always_inline int sender_arp(struct __sk_buff *skb, const struct pod_link *link)
+static __always_inline int antispoof_arp(struct __sk_buff *skb, const struct pod_link *link)
 {
 	struct arp arp;
 	struct addr from;
@@ -96,13 +96,13 @@ static __always_inline int sender_arp(struct __sk_buff *skb, const struct pod_li
 		return REASON_PROTOCOL;
 	__builtin_memcpy(&ip, arp.from, sizeof(ip));
 	from = addr_from_v4(ip);
-	if (!sender_is_mac(arp.from_mac, link->mac) || (ip && !sender_has(skb->ifindex, &from)))
+	if (!antispoof_is_mac(arp.from_mac, link->mac) || (ip && !antispoof_has(skb->ifindex, &from)))
 		return REASON_NEIGHBOUR;
-	return SENDER_STAYS;
+	return ANTISPOOF_STAYS;
 }
 
 /* Reports whether a pod may send an ICMPv6 packet, which may be neighbor discovery. */
-static __always_inline int sender_nd(struct __sk_buff *skb, const struct packet *p)
+static __always_inline int antispoof_nd(struct __sk_buff *skb, const struct packet *p)
 {
 	struct advert advert;
 
@@ -115,25 +115,25 @@ static __always_inline int sender_nd(struct __sk_buff *skb, const struct packet 
 	case ND_NEIGHBOUR_ADVERT:
 		if (bpf_skb_load_bytes(skb, p->l4, &advert, sizeof(advert)))
 			return REASON_MALFORMED;
-		return sender_is_local6(&advert.target) || sender_has(skb->ifindex, &advert.target)
-			       ? SENDER_GOES
+		return antispoof_is_local6(&advert.target) || antispoof_has(skb->ifindex, &advert.target)
+			       ? ANTISPOOF_GOES
 			       : REASON_NEIGHBOUR;
 	}
-	return advert.icmp.type >= ND_FIRST && advert.icmp.type <= ND_LAST ? SENDER_STAYS : SENDER_GOES;
+	return advert.icmp.type >= ND_FIRST && advert.icmp.type <= ND_LAST ? ANTISPOOF_STAYS : ANTISPOOF_GOES;
 }
 
 /* Checks what a packet is, whatever its addresses. */
-static __always_inline int sender_content(struct __sk_buff *skb, const struct packet *p, enum parsed parsed)
+static __always_inline int antispoof_content(struct __sk_buff *skb, const struct packet *p, enum parsed parsed)
 {
 	if (parsed == PARSED_FLOW && p->flow.proto == IPPROTO_UDP &&
 	    p->flow.sport == bpf_htons(p->is_v4 ? DHCP4_SERVER : DHCP6_SERVER))
 		return REASON_DHCP;
-	return parsed == PARSED_ICMP && !p->is_v4 ? sender_nd(skb, p) : SENDER_GOES;
+	return parsed == PARSED_ICMP && !p->is_v4 ? antispoof_nd(skb, p) : ANTISPOOF_GOES;
 }
 
 /* What has to be read of a packet to find what it encapsulates: two headers with IPv4 options, and
  * Geneve. */
-#define SENDER_PULL 256
+#define ANTISPOOF_PULL 256
 
 /* Reports whether the inner packet of what was read is for an address of a node, as far as Node
  * objects and this node's devices tell. In other clusters, such as one that runs in pods, the numbers
@@ -162,7 +162,7 @@ static __noinline int sender_is_to_node(const struct hint *hint, const struct pa
 /* Reports whether a packet looks as if a node had forwarded it to a backend, see unwrap.h: other
  * nodes would believe it if it had its node's address by the time that it gets there. Tunnels that
  * lead elsewhere are the pod's own business. */
-static __noinline int sender_forges(struct __sk_buff *skb, const struct packet *p, enum parsed parsed)
+static __noinline int antispoof_forges(struct __sk_buff *skb, const struct packet *p, enum parsed parsed)
 {
 	struct hint hint = {};
 	void *data, *end;
@@ -170,7 +170,7 @@ static __noinline int sender_forges(struct __sk_buff *skb, const struct packet *
 
 	if (!option_is_due(p) && !unwrap_may_be(p, parsed))
 		return false;
-	if (bpf_skb_pull_data(skb, skb->len < SENDER_PULL ? skb->len : SENDER_PULL))
+	if (bpf_skb_pull_data(skb, skb->len < ANTISPOOF_PULL ? skb->len : ANTISPOOF_PULL))
 		return true;
 	data = (void *)(long)skb->data;
 	end = (void *)(long)skb->data_end;
@@ -185,44 +185,44 @@ static __noinline int sender_forges(struct __sk_buff *skb, const struct packet *
 }
 
 /* A pod without an address may look for one by DHCP. */
-static __always_inline int sender_nobody4(const struct packet *p, enum parsed parsed)
+static __always_inline int antispoof_nobody4(const struct packet *p, enum parsed parsed)
 {
 	return parsed == PARSED_FLOW && p->flow.proto == IPPROTO_UDP && p->flow.sport == bpf_htons(DHCP4_CLIENT) &&
 			       p->flow.dport == bpf_htons(DHCP4_SERVER) &&
 			       p->flow.daddr.word[3] == bpf_htonl(0xffffffff)
-		       ? SENDER_STAYS
+		       ? ANTISPOOF_STAYS
 		       : REASON_SPOOFED;
 }
 
 /* Checks an IPv6 packet whose source is not an address of the pod: on its own link a pod has an
  * address that it made up, and before that the unspecified one. */
-static __always_inline int sender_other6(const struct packet *p, int content)
+static __always_inline int antispoof_other6(const struct packet *p, int content)
 {
-	bool is_local = sender_is_local6(&p->flow.saddr);
+	bool is_local = antispoof_is_local6(&p->flow.saddr);
 
 	if (!is_local && !addr_is_any(&p->flow.saddr))
 		return REASON_SPOOFED;
-	if (!sender_stays6(&p->flow.daddr) || (!is_local && content != SENDER_STAYS))
+	if (!antispoof_stays6(&p->flow.daddr) || (!is_local && content != ANTISPOOF_STAYS))
 		return REASON_SPOOFED;
-	return content == SENDER_STAYS ? SENDER_STAYS : SENDER_NEAR;
+	return content == ANTISPOOF_STAYS ? ANTISPOOF_STAYS : ANTISPOOF_NEAR;
 }
 
-static __always_inline int sender_ip(struct __sk_buff *skb, struct packet *p, enum parsed parsed)
+static __always_inline int antispoof_ip(struct __sk_buff *skb, struct packet *p, enum parsed parsed)
 {
-	int content = sender_content(skb, p, parsed);
+	int content = antispoof_content(skb, p, parsed);
 
 	if (content > 0)
 		return content;
-	if (sender_has(skb->ifindex, &p->flow.saddr))
+	if (antispoof_has(skb->ifindex, &p->flow.saddr))
 		return content;
 	if (!p->is_v4)
-		return sender_other6(p, content);
-	return addr_is_any(&p->flow.saddr) ? sender_nobody4(p, parsed) : REASON_SPOOFED;
+		return antispoof_other6(p, content);
+	return addr_is_any(&p->flow.saddr) ? antispoof_nobody4(p, parsed) : REASON_SPOOFED;
 }
 
 /* Reports whether a pod may send a frame, and parses the packet for the caller. Not static, because
- * hardly any packet needs it: sender_own recognizes nearly all without it. */
-__noinline int sender_check(struct __sk_buff *skb, struct packet *p)
+ * hardly any packet needs it: antispoof_own recognizes nearly all without it. */
+__noinline int antispoof_check(struct __sk_buff *skb, struct packet *p)
 {
 	__u32 ifindex = skb->ifindex;
 	struct pod_link *link = bpf_map_lookup_elem(&pod_links, &ifindex);
@@ -232,13 +232,13 @@ __noinline int sender_check(struct __sk_buff *skb, struct packet *p)
 	if (!p || bpf_skb_load_bytes(skb, 0, &eth, sizeof(eth)))
 		return REASON_MALFORMED;
 	parsed = read_packet(skb, p, 0);
-	if (!link || !sender_is_mac(eth.h_source, link->mac))
+	if (!link || !antispoof_is_mac(eth.h_source, link->mac))
 		return REASON_SPOOFED_LINK;
 	/* The stack goes by what it was told, and a pod may tell it something else by a netkit. */
 	if (skb->vlan_present || skb->protocol != eth.h_proto)
 		return REASON_PROTOCOL;
 	if (eth.h_proto == bpf_htons(ETH_P_ARP))
-		return link->flags & POD_UNCHECKED ? SENDER_STAYS : sender_arp(skb, link);
+		return link->flags & POD_UNCHECKED ? ANTISPOOF_STAYS : antispoof_arp(skb, link);
 	if (eth.h_proto != bpf_htons(ETH_P_IP) && eth.h_proto != bpf_htons(ETH_P_IPV6))
 		return REASON_PROTOCOL;
 	if (!p->l3 || parsed == PARSED_SHORT || parsed == PARSED_CUT)
@@ -247,14 +247,14 @@ __noinline int sender_check(struct __sk_buff *skb, struct packet *p)
 		return REASON_LOOPBACK;
 	if (!p->is_v4 && (addr_is_v4(&p->flow.saddr) || addr_is_v4(&p->flow.daddr)))
 		return REASON_SPOOFED;
-	if (sender_forges(skb, p, parsed))
+	if (antispoof_forges(skb, p, parsed))
 		return REASON_FORGED;
-	return link->flags & POD_UNCHECKED ? SENDER_GOES : sender_ip(skb, p, parsed);
+	return link->flags & POD_UNCHECKED ? ANTISPOOF_GOES : antispoof_ip(skb, p, parsed);
 }
 
 /* Reports whether a packet has a protocol by which no pod can pose as another, or as a node, in the
  * header right behind the fixed IP header. */
-static __always_inline bool sender_is_plain(void *l4, void *end, __u8 proto, bool is_v4)
+static __always_inline bool antispoof_is_plain(void *l4, void *end, __u8 proto, bool is_v4)
 {
 	if (proto == IPPROTO_TCP)
 		return true;
@@ -266,7 +266,7 @@ static __always_inline bool sender_is_plain(void *l4, void *end, __u8 proto, boo
 }
 
 /* Returns the pod that a packet read by pods_read evidently is from, or NULL. */
-static __always_inline struct pod *sender_own(struct __sk_buff *skb, const struct packet *p)
+static __always_inline struct pod *antispoof_own(struct __sk_buff *skb, const struct packet *p)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end,
 	     *ip = data + sizeof(struct ethhdr);
@@ -274,16 +274,16 @@ static __always_inline struct pod *sender_own(struct __sk_buff *skb, const struc
 
 	if (p->is_v4) {
 		if (ip + sizeof(struct iphdr) > end || *(__u8 *)ip != 0x45 || addr_is_loopback(&p->flow.daddr) ||
-		    !sender_is_plain(ip + sizeof(struct iphdr), end, p->flow.proto, true))
+		    !antispoof_is_plain(ip + sizeof(struct iphdr), end, p->flow.proto, true))
 			return NULL;
 	} else if (ip + sizeof(struct ipv6hdr) > end || *(__u8 *)ip >> 4 != 6 || addr_is_loopback(&p->flow.daddr) ||
-		   !sender_is_plain(ip + sizeof(struct ipv6hdr), end, p->flow.proto, false)) {
+		   !antispoof_is_plain(ip + sizeof(struct ipv6hdr), end, p->flow.proto, false)) {
 		return NULL;
 	}
 	if (skb->protocol != ((struct ethhdr *)data)->h_proto)
 		return NULL;
 	pod = pods_at(&p->flow.saddr);
-	return pod && pod->ifindex == p->ifindex && sender_is_mac(((struct ethhdr *)data)->h_source, pod->mac)
+	return pod && pod->ifindex == p->ifindex && antispoof_is_mac(((struct ethhdr *)data)->h_source, pod->mac)
 		       ? pod
 		       : NULL;
 }
