@@ -85,7 +85,7 @@ static __always_inline bool collect_over(const struct collect_run *r, __u8 proto
 }
 
 /* The phase of a flow of which only the client's packets pass here. */
-static __always_inline __u32 collect_direct_phase(const struct ct_entry *request)
+static __always_inline __u32 collect_dsr_phase(const struct ct_entry *request)
 {
 	if (request->state == CT_NEW)
 		return CT_PHASE_HALF_OPEN;
@@ -102,9 +102,9 @@ static __always_inline bool collect_pending_over(const struct collect_run *r, __
 	__u32 now = r->jiffies >> r->tick_shift;
 	__u32 limit = collect_limit(r, proto, CT_PHASE_HALF_OPEN);
 
-	if (pair->request && pair->request_was.flags & CT_DIRECT)
+	if (pair->request && pair->request_was.flags & CT_DSR)
 		return collect_idle(&pair->request_was, now) >=
-		       collect_limit(r, proto, collect_direct_phase(&pair->request_was));
+		       collect_limit(r, proto, collect_dsr_phase(&pair->request_was));
 	if (proto == IPPROTO_UDP && pair->request && collect_idle(&pair->request_was, now) < limit)
 		return false;
 	return !pair->reply || collect_idle(&pair->reply_was, now) >= limit;

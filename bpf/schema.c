@@ -10,7 +10,7 @@ const enum counter_room *counter_room_type __attribute__((unused));
 const enum svc_kind *svc_kind_type __attribute__((unused));
 const enum svc_scope *svc_scope_type __attribute__((unused));
 const enum service_flag *service_flag_type __attribute__((unused));
-const enum direct *direct_type __attribute__((unused));
+const enum dsr_mode *dsr_mode_type __attribute__((unused));
 const enum range_bits *range_bits_type __attribute__((unused));
 const enum algorithm *algorithm_type __attribute__((unused));
 const enum backend_flag *backend_flag_type __attribute__((unused));

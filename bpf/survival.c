@@ -24,7 +24,7 @@ const enum survival *survival_type __attribute__((unused));
 
 const volatile __u32 leaves_by;
 /* bytes that a tunnel has put before the packet */
-const volatile __u32 wrapped_in;
+const volatile __u32 encapsulated_in;
 /* Other packets are ignored, such as those that the kernel sends of itself, which a tunnel takes to
  * the same node. An IPv4 address is in the last four bytes. */
 const volatile __u8 goes_to[16];
@@ -39,13 +39,14 @@ int survival_redirect(struct __sk_buff *skb __attribute__((unused)))
 
 static __always_inline bool survival_is_ours(struct __sk_buff *skb)
 {
-	__u32 ip4 = wrapped_in + sizeof(struct ethhdr) + offsetof(struct iphdr, daddr),
-	      ip6 = wrapped_in + sizeof(struct ethhdr) + offsetof(struct ipv6hdr, daddr);
+	__u32 ip4 = encapsulated_in + sizeof(struct ethhdr) + offsetof(struct iphdr, daddr),
+	      ip6 = encapsulated_in + sizeof(struct ethhdr) + offsetof(struct ipv6hdr, daddr);
 	__u8 to[16] = {};
 	__u16 protocol;
 	long err;
 
-	if (bpf_skb_load_bytes(skb, wrapped_in + offsetof(struct ethhdr, h_proto), &protocol, sizeof(protocol)))
+	if (bpf_skb_load_bytes(skb, encapsulated_in + offsetof(struct ethhdr, h_proto), &protocol,
+			       sizeof(protocol)))
 		return false;
 	if (protocol == bpf_htons(ETH_P_IP))
 		err = bpf_skb_load_bytes(skb, ip4, to + 12, 4);

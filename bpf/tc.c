@@ -6,10 +6,10 @@
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/back.h"
+#include "lib/dsr_return.h"
 #include "lib/echo.h"
-#include "lib/fallback.h"
-#include "lib/forwarded.h"
+#include "lib/dsr_fallback.h"
+#include "lib/dsr_ingress_tc.h"
 #include "lib/fragments.h"
 #include "lib/icmp.h"
 #include "lib/early_fragments.h"
@@ -21,7 +21,7 @@
 #include "lib/source.h"
 #include "lib/straytc.h"
 #include "lib/tunnel.h"
-#include "lib/wrap.h"
+#include "lib/dsr_encap.h"
 
 /* Sends on an ICMP error or a later fragment. Nothing replies to these, because no error may be
  * sent about either. */
@@ -40,24 +40,24 @@ static __noinline int tc_apply_portless(struct __sk_buff *skb, const struct pack
 /* Reports whether the device accepts a packet with its encapsulation. Each segment of a merged
  * packet becomes smaller by as much, except for UDP, where segments are datagrams and keep their
  * size. */
-static __always_inline bool tc_wraps(struct __sk_buff *skb, const struct packet *p, struct action *a)
+static __always_inline bool tc_can_encap(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	__u32 piece = p->flow.proto == IPPROTO_UDP ? skb->gso_size : 0;
 
 	if (piece)
-		piece += p->l4 - p->l3 + sizeof(struct udphdr) + wrap_len(p, a);
-	a->mtu = wrap_mtu((void *)(long)skb->data, (void *)(long)skb->data_end, p, a);
+		piece += p->l4 - p->l3 + sizeof(struct udphdr) + dsr_encap_len(p, a);
+	a->mtu = dsr_encap_mtu((void *)(long)skb->data, (void *)(long)skb->data_end, p, a);
 	return !a->to.ifindex || (tc_takes(skb, a, a->mtu) && piece <= a->mtu);
 }
 
 /* Sends a packet to its backend with what the client dialed in an option. If it has no room for
  * that it is dropped without a reply, whether it may be fragmented or not: a smaller packet has no
  * room for the option either. */
-__noinline int tc_direct(struct __sk_buff *skb, const struct packet *p, struct action *a)
+__noinline int tc_add_option(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	if (!p || !a)
 		return TC_NEXT;
-	if (!option_fits((void *)(long)skb->data, (void *)(long)skb->data_end, p))
+	if (!dsr_option_fits((void *)(long)skb->data, (void *)(long)skb->data_end, p))
 		return action_drop(a, REASON_TOO_BIG);
 	if (!skb_point(skb, p, a) || (a->to.ifindex && !skb_forward(skb, p, a)) || !skb_mark(skb, p))
 		return action_drop(a, REASON_BAD_TABLE);
@@ -67,32 +67,32 @@ __noinline int tc_direct(struct __sk_buff *skb, const struct packet *p, struct a
 /* Sends a packet to a backend on another node that answers it directly, or decides to drop it: the
  * caller knows whether to reply. A packet that another node forwarded may only go back to that
  * node, and then without a port. */
-__noinline int tc_wrap(struct __sk_buff *skb, const struct packet *p, struct action *a)
+__noinline int tc_encap(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	if (!p || !a)
 		return TC_NEXT;
-	if (p->is_returned || (p->is_unwrapped && a->to.dport))
+	if (p->is_returned || (p->is_forwarded && a->to.dport))
 		return action_drop(a, REASON_STRAY);
 	if (p->ttl <= 1)
 		return action_expire(a);
-	if (!tc_wraps(skb, p, a))
-		return wrap_refuse(p, a);
-	if (option_is_mode(a))
-		return tc_direct(skb, p, a);
+	if (!tc_can_encap(skb, p, a))
+		return dsr_encap_refuse(p, a);
+	if (dsr_option_is_mode(a))
+		return tc_add_option(skb, p, a);
 	if (!rewrite_hops((void *)(long)skb->data, (void *)(long)skb->data_end, p) || !skb_grow(skb, p, a) ||
-	    !wrap_write((void *)(long)skb->data, (void *)(long)skb->data_end, p, a))
+	    !dsr_encap_write((void *)(long)skb->data, (void *)(long)skb->data_end, p, a))
 		return action_drop(a, REASON_BAD_TABLE);
 	if (a->reason != REASON_NONE)
 		tc_count(skb, p, a, false);
 	bpf_csum_update(skb, (p->is_v4 ? 0 : (__u16)~bpf_htons(1)) +
-				     wrap_sum((void *)(long)skb->data, (void *)(long)skb->data_end, p, a));
+				     dsr_encap_sum((void *)(long)skb->data, (void *)(long)skb->data_end, p, a));
 	return tc_send(skb, &a->to, a->to.ifindex ? TC_WAY_ON : TC_WAY_STACK, false);
 }
 
 /* The same for a packet without ports, about which no error may be sent. */
-static __always_inline int tc_wrap_portless(struct __sk_buff *skb, const struct packet *p, struct action *a)
+static __always_inline int tc_encap_portless(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
-	int verdict = tc_wrap(skb, p, a);
+	int verdict = tc_encap(skb, p, a);
 
 	return a->verdict == VERDICT_DROP ? tc_drop(skb, p, a, false) : verdict;
 }
@@ -115,8 +115,8 @@ __noinline int tc_fragment(struct __sk_buff *skb, struct packet *p, struct actio
 		return packet_is_icmp(p) ? TC_NEXT : tc_stray(skb, p, a, leaving);
 	if (tc_is_astray(a, leaving))
 		return TC_NEXT;
-	if (a->to.flags & CT_DIRECT)
-		return tc_wrap_portless(skb, p, a);
+	if (a->to.flags & CT_DSR)
+		return tc_encap_portless(skb, p, a);
 	if (!rewrite_fragment((void *)(long)skb->data, (void *)(long)skb->data_end, p, a))
 		return tc_mistake(skb, p, a, leaving);
 	if (!p->is_v4)
@@ -150,8 +150,8 @@ __noinline int tc_icmp(struct __sk_buff *skb, const struct packet *p, struct act
 		return tc_stray(skb, p, a, leaving);
 	if (tc_is_astray(a, leaving))
 		return TC_NEXT;
-	if (a->to.flags & CT_DIRECT)
-		return tc_wrap_portless(skb, p, a);
+	if (a->to.flags & CT_DSR)
+		return tc_encap_portless(skb, p, a);
 	if (!icmp_rewrite((void *)(long)skb->data, (void *)(long)skb->data_end, p, &quote, a))
 		return tc_mistake(skb, p, a, leaving);
 	return tc_apply_portless(skb, p, a, leaving);
@@ -183,11 +183,11 @@ __noinline int tc_apply(struct __sk_buff *skb, const struct packet *p, struct ac
 
 	if (!p || !a || a->verdict == VERDICT_PASS)
 		return TC_NEXT;
-	if (a->to.flags & CT_DIRECT && a->verdict == VERDICT_REWRITE) {
-		verdict = tc_wrap(skb, p, a);
+	if (a->to.flags & CT_DSR && a->verdict == VERDICT_REWRITE) {
+		verdict = tc_encap(skb, p, a);
 		if (a->verdict != VERDICT_DROP)
 			return verdict;
-		if (fallback_is_due(p, a))
+		if (dsr_fallback_is_due(p, a))
 			return TC_AGAIN;
 	}
 	if (a->verdict == VERDICT_DROP)
@@ -214,7 +214,7 @@ static __always_inline int tc_first(struct __sk_buff *skb, const struct packet *
 	fragment_remember(p, a);
 	verdict = a->verdict == VERDICT_REWRITE ? early_fragments_serve(skb, p) : 0;
 	if (verdict)
-		direct_again(p, a);
+		dsr_begin_again(p, a);
 	return verdict;
 }
 
@@ -222,7 +222,7 @@ static __always_inline int tc_first(struct __sk_buff *skb, const struct packet *
  * would be forwarded again, perhaps forever. */
 static __always_inline int tc_settle(struct __sk_buff *skb, const struct packet *p, struct action *a, int verdict)
 {
-	if (!(p->is_unwrapped || p->is_returned) || verdict != TC_NEXT || a->verdict == VERDICT_REWRITE)
+	if (!(p->is_forwarded || p->is_returned) || verdict != TC_NEXT || a->verdict == VERDICT_REWRITE)
 		return verdict;
 	action_drop(a, REASON_STRAY);
 	return tc_drop(skb, p, a, false);
@@ -237,8 +237,8 @@ static __always_inline int tc_fastpath_fail(struct __sk_buff *skb, struct packet
 }
 
 /* Sends a packet to a backend that answers it directly. */
-static __always_inline int tc_fastpath_direct(struct __sk_buff *skb, struct packet *p, struct action *a,
-					      const struct fastpath *plain, struct ct_entry *row)
+static __always_inline int tc_fastpath_dsr(struct __sk_buff *skb, struct packet *p, struct action *a,
+					   const struct fastpath *plain, struct ct_entry *row)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct ct_entry *to = &a->to;
@@ -248,15 +248,15 @@ static __always_inline int tc_fastpath_direct(struct __sk_buff *skb, struct pack
 	    !tc_fastpath_fits(skb, a, plain) ||
 	    !(fastpath_follow(plain, data, row) && fastpath_touch(&p->flow, row, to)))
 		return FASTPATH_UNKNOWN;
-	switch (wrap_mode(to)) {
-	case DIRECT_OPT:
-		is_whole = tc_fastpath_mark(skb, &p->flow, to, plain);
+	switch (dsr_encap_mode(to)) {
+	case DSR_OPT:
+		is_whole = tc_fastpath_option(skb, &p->flow, to, plain);
 		break;
-	case DIRECT_GENEVE:
-		is_whole = tc_fastpath_wrap(skb, &p->flow, to, plain, true);
+	case DSR_GENEVE:
+		is_whole = tc_fastpath_encap(skb, &p->flow, to, plain, true);
 		break;
 	default:
-		is_whole = tc_fastpath_wrap(skb, &p->flow, to, plain, false);
+		is_whole = tc_fastpath_encap(skb, &p->flow, to, plain, false);
 	}
 	if (!is_whole)
 		return tc_fastpath_fail(skb, p, a);
@@ -283,8 +283,8 @@ static __always_inline int tc_fastpath(struct __sk_buff *skb, struct packet *p, 
 		row = bpf_map_lookup_elem(&ct_pending, &p->flow);
 		if (!row)
 			return FASTPATH_NEW;
-		return fastpath_is_direct(row, &p->flow, sum, to) ? tc_fastpath_direct(skb, p, a, &plain, row)
-								  : FASTPATH_UNKNOWN;
+		return fastpath_is_dsr(row, &p->flow, sum, to) ? tc_fastpath_dsr(skb, p, a, &plain, row)
+							       : FASTPATH_UNKNOWN;
 	}
 	if (!fastpath_copy(row, &p->flow, sum, to))
 		return FASTPATH_NOT;
@@ -354,10 +354,10 @@ static __always_inline int tc_slowpath(struct __sk_buff *skb, struct packet *p, 
 		action_drop(a, REASON_TUNNEL_PORT);
 		return tc_drop(skb, p, a, false);
 	}
-	if (unwrap_is_due(p, parsed)) {
-		int inner = tc_unwrap(skb, p);
+	if (dsr_ingress_is_due(p, parsed)) {
+		int inner = tc_decap(skb, p);
 
-		if (p->is_unwrapped || p->is_returned)
+		if (p->is_forwarded || p->is_returned)
 			parsed = inner;
 	}
 	if (parsed == PARSED_ICMP && masquerade_reads_echo(skb, p, false) && decide(skb, p, a))
@@ -366,7 +366,7 @@ static __always_inline int tc_slowpath(struct __sk_buff *skb, struct packet *p, 
 		return tc_settle(skb, p, a, tc_other(skb, p, a, parsed, false));
 	if (!decide(skb, p, a) && !masquerade_is_for_pod(p))
 		tc_begin(skb, p, a);
-	if (p->is_unwrapped && a->is_first)
+	if (p->is_forwarded && a->is_first)
 		tc_host(skb, p, a);
 	if (p->is_fragment) {
 		verdict = tc_first(skb, p, a);
@@ -375,7 +375,7 @@ static __always_inline int tc_slowpath(struct __sk_buff *skb, struct packet *p, 
 	}
 	verdict = tc_apply(skb, p, a, false);
 	if (verdict == TC_AGAIN) {
-		fallback_enter(skb, p, a);
+		dsr_fallback_enter(skb, p, a);
 		verdict = tc_apply(skb, p, a, false);
 	}
 	return tc_settle(skb, p, a, verdict);

@@ -10,9 +10,9 @@
 #include "lib/echo.h"
 #include "lib/fragments.h"
 #include "lib/icmp.h"
-#include "lib/mark.h"
+#include "lib/dsr_option_write.h"
 #include "lib/fastpathxdp.h"
-#include "lib/wrap.h"
+#include "lib/dsr_encap.h"
 
 /* The checksum is always complete at XDP: no device has left it to a later one. */
 static __always_inline bool xdp_sum(void *data, void *end, const struct packet *p, const struct action *a)
@@ -92,9 +92,9 @@ static __always_inline int xdp_apply_portless(struct xdp_md *ctx, const struct p
 }
 
 /* Reports whether the device accepts a packet with its encapsulation. */
-static __always_inline bool xdp_wraps(struct xdp_md *ctx, const struct packet *p, struct action *a)
+static __always_inline bool xdp_can_encap(struct xdp_md *ctx, const struct packet *p, struct action *a)
 {
-	return xdp_takes(ctx, a, wrap_mtu((void *)(long)ctx->data, (void *)(long)ctx->data_end, p, a));
+	return xdp_takes(ctx, a, dsr_encap_mtu((void *)(long)ctx->data, (void *)(long)ctx->data_end, p, a));
 }
 
 /* Makes room behind the link header. */
@@ -107,7 +107,7 @@ static __always_inline bool xdp_grow(struct xdp_md *ctx, const struct packet *p,
 	if (!from)
 		return false;
 	eth = *from;
-	if (bpf_xdp_adjust_head(ctx, -(int)wrap_len(p, a)))
+	if (bpf_xdp_adjust_head(ctx, -(int)dsr_encap_len(p, a)))
 		return false;
 	to = packet_at((void *)(long)ctx->data, (void *)(long)ctx->data_end, 0, sizeof(eth));
 	if (!to)
@@ -125,9 +125,9 @@ __noinline int xdp_point(struct xdp_md *ctx, const struct packet *p, struct acti
 
 	if (!p || !a || !rewrite_target(data, end, p, a))
 		return false;
-	if (option_has_ports(p))
+	if (dsr_option_has_ports(p))
 		return xdp_sum(data, end, p, a);
-	at = option_check(p);
+	at = dsr_option_check(p);
 	check = packet_at(data, end, at, sizeof(*check));
 	if (at && check)
 		*check = csum_change(*check, a->to.addr_diff);
@@ -146,11 +146,11 @@ static __always_inline bool xdp_move(void *data, void *end, __u32 front, __u32 b
 }
 
 /* Inserts the option. */
-__noinline int xdp_mark(struct xdp_md *ctx, const struct packet *p)
+__noinline int xdp_write_option(struct xdp_md *ctx, const struct packet *p)
 {
 	void *data, *end;
 
-	if (!p || bpf_xdp_adjust_head(ctx, -(int)option_len(p)))
+	if (!p || bpf_xdp_adjust_head(ctx, -(int)dsr_option_len(p)))
 		return false;
 	data = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;
@@ -158,26 +158,26 @@ __noinline int xdp_mark(struct xdp_md *ctx, const struct packet *p)
 		       : xdp_move(data, end, sizeof(struct ethhdr) + sizeof(struct ipv6hdr),
 				  sizeof(struct option6))))
 		return false;
-	return option_write(data, end, p) >= 0;
+	return dsr_option_write(data, end, p) >= 0;
 }
 
 /* Leaves a packet to tc. */
 static __always_inline int xdp_leave(const struct packet *p, const struct action *a)
 {
-	direct_again(p, a);
+	dsr_begin_again(p, a);
 	return XDP_PASS;
 }
 
 /* Sends a packet to its backend with what the client dialed in an option. tc handles packets that
  * have no room for it. */
-__noinline int xdp_direct(struct xdp_md *ctx, const struct packet *p, struct action *a)
+__noinline int xdp_add_option(struct xdp_md *ctx, const struct packet *p, struct action *a)
 {
 	if (!p || !a)
 		return XDP_PASS;
-	if (!option_fits((void *)(long)ctx->data, (void *)(long)ctx->data_end, p))
+	if (!dsr_option_fits((void *)(long)ctx->data, (void *)(long)ctx->data_end, p))
 		return xdp_leave(p, a);
 	if (!xdp_point(ctx, p, a) || !rewrite_hops((void *)(long)ctx->data, (void *)(long)ctx->data_end, p) ||
-	    !rewrite_link((void *)(long)ctx->data, (void *)(long)ctx->data_end, a) || !xdp_mark(ctx, p))
+	    !rewrite_link((void *)(long)ctx->data, (void *)(long)ctx->data_end, a) || !xdp_write_option(ctx, p))
 		return action_drop(a, REASON_BAD_TABLE);
 	return XDP_TX;
 }
@@ -185,7 +185,7 @@ __noinline int xdp_direct(struct xdp_md *ctx, const struct packet *p, struct act
 /* Sends a packet to a backend on another node that answers it directly, or decides to drop it: the
  * caller knows whether to reply. tc handles packets that leave by another device, and those that
  * are too big, because XDP cannot reply to a packet with fragments. */
-__noinline int xdp_wrap(struct xdp_md *ctx, const struct packet *p, struct action *a)
+__noinline int xdp_encap(struct xdp_md *ctx, const struct packet *p, struct action *a)
 {
 	if (!p || !a)
 		return XDP_PASS;
@@ -193,20 +193,20 @@ __noinline int xdp_wrap(struct xdp_md *ctx, const struct packet *p, struct actio
 		return xdp_leave(p, a);
 	if (p->ttl <= 1)
 		return action_expire(a);
-	if (!xdp_wraps(ctx, p, a))
+	if (!xdp_can_encap(ctx, p, a))
 		return xdp_leave(p, a);
-	if (option_is_mode(a))
-		return xdp_direct(ctx, p, a);
+	if (dsr_option_is_mode(a))
+		return xdp_add_option(ctx, p, a);
 	if (!rewrite_hops((void *)(long)ctx->data, (void *)(long)ctx->data_end, p) || !xdp_grow(ctx, p, a) ||
-	    !wrap_write((void *)(long)ctx->data, (void *)(long)ctx->data_end, p, a))
+	    !dsr_encap_write((void *)(long)ctx->data, (void *)(long)ctx->data_end, p, a))
 		return action_drop(a, REASON_BAD_TABLE);
 	return XDP_TX;
 }
 
 /* The same for a packet without ports, about which no error may be sent. */
-static __always_inline int xdp_wrap_portless(struct xdp_md *ctx, const struct packet *p, struct action *a)
+static __always_inline int xdp_encap_portless(struct xdp_md *ctx, const struct packet *p, struct action *a)
 {
-	int verdict = xdp_wrap(ctx, p, a);
+	int verdict = xdp_encap(ctx, p, a);
 
 	return a->verdict == VERDICT_DROP ? xdp_drop(ctx, p, a) : verdict;
 }
@@ -220,8 +220,8 @@ __noinline int xdp_fragment(struct xdp_md *ctx, struct packet *p, struct action 
 		return xdp_drop(ctx, p, a);
 	if (a->verdict == VERDICT_PASS || !ct_comes_in(&a->to) || route_is_elsewhere(p, &a->to))
 		return XDP_PASS;
-	if (a->to.flags & CT_DIRECT)
-		return xdp_wrap_portless(ctx, p, a);
+	if (a->to.flags & CT_DSR)
+		return xdp_encap_portless(ctx, p, a);
 	if (!rewrite_fragment((void *)(long)ctx->data, (void *)(long)ctx->data_end, p, a))
 		return xdp_mistake(ctx, p, a);
 	return xdp_apply_portless(ctx, p, a);
@@ -243,8 +243,8 @@ __noinline int xdp_icmp(struct xdp_md *ctx, const struct packet *p, struct actio
 		return xdp_drop(ctx, p, a);
 	if (a->verdict == VERDICT_PASS || !ct_comes_in(&a->to) || route_is_elsewhere(p, &a->to))
 		return XDP_PASS;
-	if (a->to.flags & CT_DIRECT)
-		return xdp_wrap_portless(ctx, p, a);
+	if (a->to.flags & CT_DSR)
+		return xdp_encap_portless(ctx, p, a);
 	if (!icmp_rewrite(data, end, p, &quote, a))
 		return xdp_mistake(ctx, p, a);
 	return xdp_apply_portless(ctx, p, a);
@@ -275,8 +275,8 @@ __noinline int xdp_apply(struct xdp_md *ctx, const struct packet *p, struct acti
 	forward = xdp_forwards(p, a);
 	if (a->verdict == VERDICT_PASS)
 		return XDP_PASS;
-	if (a->to.flags & CT_DIRECT && a->verdict == VERDICT_REWRITE) {
-		verdict = xdp_wrap(ctx, p, a);
+	if (a->to.flags & CT_DSR && a->verdict == VERDICT_REWRITE) {
+		verdict = xdp_encap(ctx, p, a);
 		if (a->verdict != VERDICT_DROP)
 			return verdict;
 	}
@@ -314,7 +314,7 @@ __noinline int xdp_parse(struct xdp_md *ctx, struct packet *p, __u32 lacks)
  * whatever flow it seems to belong to. */
 __noinline int xdp_is_marked(struct xdp_md *ctx, const struct packet *p)
 {
-	return p && option_is_there(p, (void *)(long)ctx->data, (void *)(long)ctx->data_end);
+	return p && dsr_option_is_there(p, (void *)(long)ctx->data, (void *)(long)ctx->data_end);
 }
 
 static __always_inline bool xdp_is_to(const __u16 *dest, const void *mac)
@@ -345,8 +345,8 @@ static __always_inline int xdp_fastpath_fail(struct xdp_md *ctx, struct packet *
 }
 
 /* Sends a packet to a backend that answers it directly. */
-static __always_inline int xdp_fastpath_direct(struct xdp_md *ctx, struct packet *p, struct action *a,
-					       const struct fastpath *plain, struct ct_entry *row)
+static __always_inline int xdp_fastpath_dsr(struct xdp_md *ctx, struct packet *p, struct action *a,
+					    const struct fastpath *plain, struct ct_entry *row)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 len = fastpath_len(plain, data, end);
@@ -357,18 +357,18 @@ static __always_inline int xdp_fastpath_direct(struct xdp_md *ctx, struct packet
 		return FASTPATH_UNKNOWN;
 	if (to->ifindex != ctx->ingress_ifindex || !route_is_complete(to) || !xdp_is_to(data, to->smac))
 		return XDP_PASS;
-	if (!len || !xdp_takes(ctx, a, len + wrap_room(fastpath_is_v4(plain), wrap_mode(to))) ||
+	if (!len || !xdp_takes(ctx, a, len + dsr_encap_room(fastpath_is_v4(plain), dsr_encap_mode(to))) ||
 	    !(fastpath_follow(plain, data, row) && fastpath_touch(&p->flow, row, to)))
 		return FASTPATH_UNKNOWN;
-	switch (wrap_mode(to)) {
-	case DIRECT_OPT:
-		is_whole = xdp_fastpath_mark(ctx, &p->flow, to, plain);
+	switch (dsr_encap_mode(to)) {
+	case DSR_OPT:
+		is_whole = xdp_fastpath_option(ctx, &p->flow, to, plain);
 		break;
-	case DIRECT_GENEVE:
-		is_whole = xdp_fastpath_wrap(ctx, &p->flow, to, plain, true);
+	case DSR_GENEVE:
+		is_whole = xdp_fastpath_encap(ctx, &p->flow, to, plain, true);
 		break;
 	default:
-		is_whole = xdp_fastpath_wrap(ctx, &p->flow, to, plain, false);
+		is_whole = xdp_fastpath_encap(ctx, &p->flow, to, plain, false);
 	}
 	return is_whole ? XDP_TX : xdp_fastpath_fail(ctx, p, a);
 }
@@ -391,8 +391,8 @@ static __always_inline int xdp_fastpath(struct xdp_md *ctx, struct packet *p, st
 		row = bpf_map_lookup_elem(&ct_pending, &p->flow);
 		if (!row)
 			return FASTPATH_NEW;
-		return fastpath_is_direct(row, &p->flow, sum, to) ? xdp_fastpath_direct(ctx, p, a, &plain, row)
-								  : FASTPATH_UNKNOWN;
+		return fastpath_is_dsr(row, &p->flow, sum, to) ? xdp_fastpath_dsr(ctx, p, a, &plain, row)
+							       : FASTPATH_UNKNOWN;
 	}
 	if (!fastpath_copy(row, &p->flow, sum, to))
 		return FASTPATH_NOT;
@@ -435,7 +435,8 @@ int xdp_from_netdev(struct xdp_md *ctx)
 	p = (struct packet) { .ifindex = ctx->ingress_ifindex, .bounces = true };
 	a = (struct action) {};
 	parsed = xdp_parse(ctx, &p, fastpath_lacks(outcome));
-	if (p.is_tagged || source_is_forged(&p) || (cfg.dsr_accept && option_is_due(&p) && xdp_is_marked(ctx, &p)))
+	if (p.is_tagged || source_is_forged(&p) ||
+	    (cfg.dsr_accept && dsr_option_is_due(&p) && xdp_is_marked(ctx, &p)))
 		return XDP_PASS;
 	if (parsed != PARSED_FLOW)
 		return xdp_other(ctx, &p, &a, parsed);

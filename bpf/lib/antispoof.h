@@ -5,7 +5,7 @@
 
 #include "pods.h"
 #include "read.h"
-#include "unwrap.h"
+#include "dsr_ingress.h"
 
 enum {
 	ANTISPOOF_GOES = 0,   /* to any destination */
@@ -139,7 +139,7 @@ static __always_inline int antispoof_content(struct __sk_buff *skb, const struct
  * objects and this node's devices tell. In other clusters, such as one that runs in pods, the numbers
  * of NodePorts are numbers like any others. At an address of a node that nobody knows, a forger would
  * only choose among the Service's own backends. */
-static __noinline int sender_is_to_node(const struct hint *hint, const struct packet *p, void *data, void *end)
+static __noinline int sender_is_to_node(const struct dsr_hint *hint, const struct packet *p, void *data, void *end)
 {
 	struct ipv6hdr *ip6;
 	struct iphdr *ip;
@@ -156,31 +156,31 @@ static __noinline int sender_is_to_node(const struct hint *hint, const struct pa
 			return true;
 		__builtin_memcpy(&to, &ip6->daddr, sizeof(to));
 	}
-	return bpf_map_lookup_elem(&node_addrs, &to) || unwrap_is_node(&to);
+	return bpf_map_lookup_elem(&node_addrs, &to) || dsr_ingress_is_node(&to);
 }
 
-/* Reports whether a packet looks as if a node had forwarded it to a backend, see unwrap.h: other
+/* Reports whether a packet looks as if a node had forwarded it to a backend, see dsr_ingress.h: other
  * nodes would believe it if it had its node's address by the time that it gets there. Tunnels that
  * lead elsewhere are the pod's own business. */
 static __noinline int antispoof_forges(struct __sk_buff *skb, const struct packet *p, enum parsed parsed)
 {
-	struct hint hint = {};
+	struct dsr_hint hint = {};
 	void *data, *end;
 	int to;
 
-	if (!option_is_due(p) && !unwrap_may_be(p, parsed))
+	if (!dsr_option_is_due(p) && !dsr_ingress_may_be(p, parsed))
 		return false;
 	if (bpf_skb_pull_data(skb, skb->len < ANTISPOOF_PULL ? skb->len : ANTISPOOF_PULL))
 		return true;
 	data = (void *)(long)skb->data;
 	end = (void *)(long)skb->data_end;
-	if (option_is_there(p, data, end))
+	if (dsr_option_is_there(p, data, end))
 		return true;
-	if (!unwrap_may_be(p, parsed) || !unwrap_read(&hint, p, data, end))
+	if (!dsr_ingress_may_be(p, parsed) || !dsr_ingress_read(&hint, p, data, end))
 		return false;
-	if (hint.direct == DIRECT_GENEVE)
+	if (hint.direct == DSR_GENEVE)
 		return true;
-	to = unwrap_is_ours(&hint, p, data, end);
+	to = dsr_ingress_is_ours(&hint, p, data, end);
 	return to == UNWRAP_NODE_PORT ? sender_is_to_node(&hint, p, data, end) : to;
 }
 

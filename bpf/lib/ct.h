@@ -250,7 +250,7 @@ static __noinline int ct_is_whole(const struct flow *flow, const struct ct_entry
 	struct flow back = ct_back(flow, row);
 	struct ct_entry *reply = bpf_map_lookup_elem(&ct_pending, &back);
 
-	return row->flags & (CT_REPLY | CT_DIRECT) || (reply && ct_leads(reply, flow));
+	return row->flags & (CT_REPLY | CT_DSR) || (reply && ct_leads(reply, flow));
 }
 
 /* Copies the row of a flow, for packets that neither begin nor extend one. Not static, so that the

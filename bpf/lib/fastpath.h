@@ -15,7 +15,7 @@
 #include "seq.h"
 #include "source.h"
 #include "ways.h"
-#include "wrap.h"
+#include "dsr_encap.h"
 
 /* Values below those that the programs' verdicts use. */
 enum fastpath_outcome {
@@ -180,10 +180,10 @@ static __always_inline bool fastpath_follow(const struct fastpath *p, void *data
 
 /* Copies a row of `ct_pending` if its flow is answered by the backend directly and only the time has
  * to be noted. */
-static __always_inline bool fastpath_is_direct(const struct ct_entry *row, const struct flow *flow, __u64 sum,
-					       struct ct_entry *to)
+static __always_inline bool fastpath_is_dsr(const struct ct_entry *row, const struct flow *flow, __u64 sum,
+					    struct ct_entry *to)
 {
-	return row->flags & CT_DIRECT && fastpath_copy(row, flow, sum, to) && to->flags & CT_DIRECT &&
+	return row->flags & CT_DSR && fastpath_copy(row, flow, sum, to) && to->flags & CT_DSR &&
 	       to->state == CT_OPEN;
 }
 
@@ -211,29 +211,30 @@ static __always_inline void fastpath_hop(const struct fastpath *p, void *data)
 
 /* Writes the encapsulation and the link header into the room in front of an unchanged packet.
  * Returns the change to the sum over the whole packet. */
-static __always_inline __u64 fastpath_wrap(const struct fastpath *p, const struct flow *flow, void *data,
-					   const struct ct_entry *to, bool is_geneve)
+static __always_inline __u64 fastpath_encap(const struct fastpath *p, const struct flow *flow, void *data,
+					    const struct ct_entry *to, bool is_geneve)
 {
-	void *inner = data + wrap_room(fastpath_is_v4(p), is_geneve ? DIRECT_GENEVE : DIRECT_IPIP),
+	void *inner = data + dsr_encap_room(fastpath_is_v4(p), is_geneve ? DSR_GENEVE : DSR_IPIP),
 	     *ip = data + FASTPATH_L3;
 	__u64 diff = fastpath_is_v4(p) ? 0 : (__u16)~bpf_htons(1);
 
 	fastpath_hop(p, inner);
-	diff += fastpath_is_v4(p) ? wrap_header4(ip, inner + FASTPATH_L3, to, is_geneve)
-				  : wrap_header6(ip, inner + FASTPATH_L3, to, is_geneve);
+	diff += fastpath_is_v4(p) ? dsr_encap_header4(ip, inner + FASTPATH_L3, to, is_geneve)
+				  : dsr_encap_header6(ip, inner + FASTPATH_L3, to, is_geneve);
 	asm volatile("" : "+r"(diff)); /* added up by now: the stack has no room for its parts */
 	if (is_geneve)
-		diff += wrap_tunnel(data + p->l4, to, fastpath_is_v4(p), wrap_number(ct_hash(flow)),
-				    fastpath_len(p, inner, inner + p->l4));
+		diff += dsr_encap_tunnel(data + p->l4, to, fastpath_is_v4(p), dsr_encap_port(ct_hash(flow)),
+					 fastpath_len(p, inner, inner + p->l4));
 	rewrite_hosts(data, to);
 	((struct ethhdr *)data)->h_proto = fastpath_is_v4(p) ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
 	return diff;
 }
 
 /* Writes the option. Returns the same. */
-static __always_inline __u16 fastpath_mark(const struct fastpath *p, void *data, const struct flow *flow)
+static __always_inline __u16 fastpath_option(const struct fastpath *p, void *data, const struct flow *flow)
 {
-	return fastpath_is_v4(p) ? option_put4(data + FASTPATH_L3, flow) : option_put6(data + FASTPATH_L3, flow);
+	return fastpath_is_v4(p) ? dsr_option_put4(data + FASTPATH_L3, flow)
+				 : dsr_option_put6(data + FASTPATH_L3, flow);
 }
 
 /* Rewrites everything but the TCP or UDP checksum. */

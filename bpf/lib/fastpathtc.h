@@ -12,7 +12,7 @@
 static __always_inline bool tc_takes(struct __sk_buff *skb, struct action *a, __u32 len)
 {
 	a->mtu = len;
-	if (len && len <= WRAP_EVERY_LINK && !skb->gso_size)
+	if (len && len <= DSR_ENCAP_EVERY_LINK && !skb->gso_size)
 		return true;
 	return bpf_check_mtu(skb, a->to.ifindex == skb->ifindex ? 0 : a->to.ifindex, &a->mtu, 0, 0) <= 0;
 }
@@ -25,15 +25,15 @@ static __always_inline bool tc_fastpath_fits(struct __sk_buff *skb, struct actio
 
 	if (!len || (fastpath_proto(plain) == IPPROTO_UDP && skb->gso_size))
 		return false;
-	return tc_takes(skb, a, len + wrap_room(fastpath_is_v4(plain), wrap_mode(&a->to)));
+	return tc_takes(skb, a, len + dsr_encap_room(fastpath_is_v4(plain), dsr_encap_mode(&a->to)));
 }
 
 /* Encapsulates a packet for its backend. */
-static __always_inline bool tc_fastpath_wrap(struct __sk_buff *skb, const struct flow *flow,
-					     const struct ct_entry *to, const struct fastpath *plain,
-					     bool is_geneve)
+static __always_inline bool tc_fastpath_encap(struct __sk_buff *skb, const struct flow *flow,
+					      const struct ct_entry *to, const struct fastpath *plain,
+					      bool is_geneve)
 {
-	__u32 room = wrap_room(fastpath_is_v4(plain), is_geneve ? DIRECT_GENEVE : DIRECT_IPIP);
+	__u32 room = dsr_encap_room(fastpath_is_v4(plain), is_geneve ? DSR_GENEVE : DSR_IPIP);
 	__u64 flags = skb_grow_flags(fastpath_is_v4(plain), fastpath_proto(plain), is_geneve), diff;
 	void *data;
 
@@ -42,17 +42,17 @@ static __always_inline bool tc_fastpath_wrap(struct __sk_buff *skb, const struct
 	data = (void *)(long)skb->data;
 	if (data + room + plain->l4 > (void *)(long)skb->data_end)
 		return false;
-	diff = fastpath_wrap(plain, flow, data, to, is_geneve);
+	diff = fastpath_encap(plain, flow, data, to, is_geneve);
 	if (!fastpath_is_v4(plain) || is_geneve)
 		bpf_csum_update(skb, csum_fold(diff));
 	return true;
 }
 
 /* Sends a packet to its backend with what its client dialed in an option. */
-static __always_inline bool tc_fastpath_mark(struct __sk_buff *skb, const struct flow *flow,
-					     const struct ct_entry *to, const struct fastpath *plain)
+static __always_inline bool tc_fastpath_option(struct __sk_buff *skb, const struct flow *flow,
+					       const struct ct_entry *to, const struct fastpath *plain)
 {
-	__u32 room = wrap_room(fastpath_is_v4(plain), DIRECT_OPT);
+	__u32 room = dsr_encap_room(fastpath_is_v4(plain), DSR_OPT);
 	void *data = (void *)(long)skb->data;
 	__u16 diff;
 
@@ -60,12 +60,12 @@ static __always_inline bool tc_fastpath_mark(struct __sk_buff *skb, const struct
 		return false;
 	fastpath_rewrite(plain, data, to, true);
 	if (skb_replace(skb, plain->check, fastpath_proto(plain), to) ||
-	    !skb_mark_room(skb, room, fastpath_proto(plain)))
+	    !skb_option_room(skb, room, fastpath_proto(plain)))
 		return false;
 	data = (void *)(long)skb->data;
 	if (data + room + plain->l4 > (void *)(long)skb->data_end)
 		return false;
-	diff = fastpath_mark(plain, data, flow);
+	diff = fastpath_option(plain, data, flow);
 	if (!fastpath_is_v4(plain)) {
 		skb_sum_ip6(skb, to, true);
 		bpf_csum_update(skb, diff);

@@ -11,7 +11,7 @@
 static __always_inline bool xdp_takes(struct xdp_md *ctx, struct action *a, __u32 len)
 {
 	a->mtu = len;
-	return (len && len <= WRAP_EVERY_LINK) || bpf_check_mtu(ctx, 0, &a->mtu, 0, 0) <= 0;
+	return (len && len <= DSR_ENCAP_EVERY_LINK) || bpf_check_mtu(ctx, 0, &a->mtu, 0, 0) <= 0;
 }
 
 /* Copies an even number of bytes to a place at least eight bytes earlier. */
@@ -26,11 +26,11 @@ static __always_inline void xdp_copy(void *to, const void *from, __u32 len)
 }
 
 /* Encapsulates a packet for its backend. */
-static __always_inline bool xdp_fastpath_wrap(struct xdp_md *ctx, const struct flow *flow,
-					      const struct ct_entry *to, const struct fastpath *plain,
-					      bool is_geneve)
+static __always_inline bool xdp_fastpath_encap(struct xdp_md *ctx, const struct flow *flow,
+					       const struct ct_entry *to, const struct fastpath *plain,
+					       bool is_geneve)
 {
-	__u32 room = wrap_room(fastpath_is_v4(plain), is_geneve ? DIRECT_GENEVE : DIRECT_IPIP);
+	__u32 room = dsr_encap_room(fastpath_is_v4(plain), is_geneve ? DSR_GENEVE : DSR_IPIP);
 	void *data;
 
 	if (bpf_xdp_adjust_head(ctx, -(int)room))
@@ -38,15 +38,15 @@ static __always_inline bool xdp_fastpath_wrap(struct xdp_md *ctx, const struct f
 	data = (void *)(long)ctx->data;
 	if (data + room + plain->l4 > (void *)(long)ctx->data_end)
 		return false;
-	fastpath_wrap(plain, flow, data, to, is_geneve);
+	fastpath_encap(plain, flow, data, to, is_geneve);
 	return true;
 }
 
 /* Sends a packet to its backend with what its client dialed in an option. */
-static __always_inline bool xdp_fastpath_mark(struct xdp_md *ctx, const struct flow *flow,
-					      const struct ct_entry *to, const struct fastpath *plain)
+static __always_inline bool xdp_fastpath_option(struct xdp_md *ctx, const struct flow *flow,
+						const struct ct_entry *to, const struct fastpath *plain)
 {
-	__u32 room = wrap_room(fastpath_is_v4(plain), DIRECT_OPT);
+	__u32 room = dsr_encap_room(fastpath_is_v4(plain), DSR_OPT);
 	void *data = (void *)(long)ctx->data;
 
 	if (data + plain->check + sizeof(__u16) > (void *)(long)ctx->data_end)
@@ -59,6 +59,6 @@ static __always_inline bool xdp_fastpath_mark(struct xdp_md *ctx, const struct f
 	if (data + room + plain->l4 > (void *)(long)ctx->data_end)
 		return false;
 	xdp_copy(data, data + room, plain->l4);
-	fastpath_mark(plain, data, flow);
+	fastpath_option(plain, data, flow);
 	return true;
 }

@@ -58,7 +58,7 @@ static __always_inline __u32 lb_outside_scope(const struct service *service)
 struct choice {
 	struct backend *backend;
 	__u32 row;
-	/* enum direct, for the packet programs: how the service forwards its packets */
+	/* enum dsr_mode, for the packet programs: how the service forwards its packets */
 	__u32 direct;
 };
 

@@ -6,7 +6,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
-#include "hostedrows.h"
+#include "dsr_rows.h"
 #include "podrows.h"
 #include "reason.h"
 #include "sockrows.h"
@@ -240,8 +240,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct hint);
-} hints SEC(".maps");
+	__type(value, struct dsr_hint);
+} dsr_hints SEC(".maps");
 
 /* The devices that have both tc programs: replies of local backends that leave by them get the
  * frontend's address. */

@@ -9,9 +9,9 @@
 #include "count.h"
 #include "ct.h"
 #include "event.h"
-#include "hosted.h"
+#include "dsr_ingress_target.h"
 #include "number.h"
-#include "option.h"
+#include "dsr_option.h"
 #include "ranges.h"
 #include "route.h"
 #include "seq.h"
@@ -142,7 +142,7 @@ static __always_inline enum answer new_flow_answer(const struct packet *p)
 /* Refuses a client for whom there is no port. Another node's packet is its client's to that node. */
 static __always_inline int new_flow_refuse(const struct packet *p, struct action *a)
 {
-	if (!p->is_unwrapped && !p->is_returned)
+	if (!p->is_forwarded && !p->is_returned)
 		a->answer = new_flow_answer(p);
 	return action_drop(a, REASON_NO_PORT);
 }
@@ -210,7 +210,7 @@ static __always_inline enum reason new_flow_backend(const struct packet *p, cons
 	if (svc->kind == SVC_LOAD_BALANCER && !ranges_allow(service, index, &p->flow.saddr))
 		return REASON_SOURCE_RANGE;
 	scope = new_flow_scope(service, svc, inside);
-	choice->direct = inside || p->is_unwrapped ? 0 : option_mode(p, service->flags & SERVICE_DIRECT);
+	choice->direct = inside || p->is_forwarded ? 0 : dsr_option_mode(p, service->flags & SERVICE_DSR);
 	if (service->affinity_seconds)
 		state = affinity_find(&key, service, scope, choice);
 	if (state == AFFINITY_HOLDS)
@@ -305,13 +305,13 @@ static __always_inline int new_flow_target(const struct packet *p, struct action
 {
 	struct svc *svc = new_flow_frontend(p, inside);
 
-	if (!svc && !inside && p->is_unwrapped)
-		svc = hosted_frontend(&p->flow);
+	if (!svc && !inside && p->is_forwarded)
+		svc = dsr_ingress_frontend(&p->flow);
 	if (!svc)
 		return inside ? new_flow_refuse_nowhere(p, a) : 0;
 	if (!inside && svc->kind == SVC_CLUSTER_IP && !cfg.external_clusterip)
 		return action_drop(a, REASON_CLUSTER_IP);
-	if (!inside && p->is_unwrapped && hosted_target(p, svc, a))
+	if (!inside && p->is_forwarded && dsr_ingress_target(p, svc, a))
 		return 0;
 	return new_flow_choose(p, svc, a, inside);
 }
@@ -345,16 +345,16 @@ static __always_inline __u8 dsr_client_state(const struct packet *p, __u8 state)
 	return p->tcp_flags & TCP_FIN || state == CT_CLOSING ? CT_CLOSING : CT_OPEN;
 }
 
-/* Creates the only row of a flow that its backend answers directly, see direct.h. The packet may be
+/* Creates the only row of a flow that its backend answers directly, see dsr.h. The packet may be
  * from the middle of the flow. */
 static __always_inline int new_flow_enter_dsr(void *ctx, const struct packet *p, struct action *a)
 {
-	if (!option_is_mode(a) && !new_flow_masquerade(p->is_v4 ? SNAT_NODE4 : SNAT_NODE6, &a->to))
+	if (!dsr_option_is_mode(a) && !new_flow_masquerade(p->is_v4 ? SNAT_NODE4 : SNAT_NODE6, &a->to))
 		return action_drop(a, REASON_NO_ADDRESS);
 	route_find(ctx, p, &a->to);
 	ct_finish(&p->flow, &a->to);
 	a->to.seen = ct_now();
-	if (!option_is_mode(a)) {
+	if (!dsr_option_is_mode(a)) {
 		a->to.addr_diff = a->to.seen;
 		a->to.seal = ct_seal(&p->flow, &a->to);
 	}
@@ -367,18 +367,18 @@ static __always_inline int new_flow_enter_dsr(void *ctx, const struct packet *p,
 }
 
 /* Handles the first packet of a flow, from outside or from a pod. Packets that another node
- * forwarded are not finished here, see back.h. All of it is inlined into one function, because
+ * forwarded are not finished here, see dsr_return.h. All of it is inlined into one function, because
  * calls would cost more than the code between them. */
 static __always_inline int new_flow_decide(void *ctx, const struct packet *p, struct action *a, bool inside)
 {
 	new_flow_target(p, a, inside);
 	if (a->verdict != VERDICT_REWRITE || new_flow_raced(p, a))
 		return 0;
-	if (p->is_unwrapped) {
+	if (p->is_forwarded) {
 		a->is_first = true;
 		return 0;
 	}
-	if (!inside && a->to.flags & CT_DIRECT)
+	if (!inside && a->to.flags & CT_DSR)
 		new_flow_enter_dsr(ctx, p, a);
 	else
 		new_flow_enter(ctx, p, a);

@@ -73,7 +73,7 @@ struct packet {
 	bool bounces;
 	bool is_fragment; /* the first fragment; later ones have no ports */
 	/* set by the receiving program: another node forwarded it and chose the backend */
-	bool is_unwrapped : 1;
+	bool is_forwarded : 1;
 	/* likewise: this node forwarded it to another node, which gave it back */
 	bool is_returned : 1;
 	__u8 lacks; /* likewise, an enum lacks */

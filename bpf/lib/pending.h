@@ -4,7 +4,7 @@
  * that identifies the reply may already belong to another flow. */
 #pragma once
 
-#include "direct.h"
+#include "dsr.h"
 #include "ways.h"
 
 /* The result of an attempt to establish a flow. */
@@ -21,7 +21,7 @@ static __always_inline bool pending_refuses(const struct packet *p, struct actio
 {
 	if (ct_is_astray(&a->to))
 		action_drop(a, REASON_SPOOFED);
-	else if ((p->is_unwrapped || p->is_returned) && a->to.flags & CT_REPLY)
+	else if ((p->is_forwarded || p->is_returned) && a->to.flags & CT_REPLY)
 		action_drop(a, REASON_STRAY);
 	else
 		return false;
@@ -224,8 +224,8 @@ static __always_inline bool pending_decide(void *ctx, const struct packet *p, st
 		return true;
 	if (a->to.flags & CT_INSIDE || route_is_elsewhere(p, &a->to))
 		return true;
-	if (a->to.flags & CT_DIRECT)
-		return direct_decide(ctx, p, row, a);
+	if (a->to.flags & CT_DSR)
+		return dsr_decide(ctx, p, row, a);
 	if (ranges_enforce(p, a))
 		return true;
 	pending_touch(ctx, p, row, a);

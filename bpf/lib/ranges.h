@@ -8,7 +8,7 @@
  * unless the agent says that nothing has changed since the previous check. So a client that is no
  * longer in any range is cut off within a tick, even without an agent. A flow that is not
  * established is checked with every packet, except one that its backend answers directly, see
- * direct.h. */
+ * dsr.h. */
 #pragma once
 
 #include "action.h"

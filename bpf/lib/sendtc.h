@@ -14,7 +14,7 @@
 
 enum {
 	TC_NEXT = -1,  /* to the next program, whoever owns it */
-	TC_AGAIN = -2, /* no verdict: the flow has to be handled another way, see fallback.h */
+	TC_AGAIN = -2, /* no verdict: the flow has to be handled another way, see dsr_fallback.h */
 	TC_DROP = 2,
 	TC_VLAN_ID = 0xfff,
 	TC_EVERY_LINK = 576, /* bytes of IPv4 */

@@ -3,20 +3,20 @@
  * packet that may be a merged one, and fixing its checksums. */
 #pragma once
 
-#include "mark.h"
+#include "dsr_option_write.h"
 #include "sumtc.h"
-#include "unmark.h"
-#include "wrap.h"
+#include "dsr_option_read.h"
+#include "dsr_encap.h"
 
 /* Changes a packet's destination, with its checksums. */
 static __always_inline bool skb_point(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	__u32 check = option_check(p);
+	__u32 check = dsr_option_check(p);
 
 	if (!rewrite_target(data, end, p, a))
 		return false;
-	if (option_has_ports(p))
+	if (dsr_option_has_ports(p))
 		return !skb_sum(skb, p, a, false);
 	if (check && bpf_l4_csum_replace(skb, check, 0, a->to.addr_diff, BPF_F_PSEUDO_HDR))
 		return false;
@@ -48,7 +48,7 @@ static __noinline int skb_is_own(const struct ct_entry *row)
 }
 
 /* Makes room for the option. Every segment of a merged TCP packet becomes smaller by as much. */
-static __always_inline bool skb_mark_room(struct __sk_buff *skb, __u32 len, __u8 proto)
+static __always_inline bool skb_option_room(struct __sk_buff *skb, __u32 len, __u8 proto)
 {
 	__u64 flags = proto == IPPROTO_UDP ? BPF_F_ADJ_ROOM_FIXED_GSO : 0;
 
@@ -60,23 +60,23 @@ static __always_inline bool skb_mark(struct __sk_buff *skb, const struct packet 
 {
 	int diff;
 
-	if (!skb_mark_room(skb, option_len(p), p->flow.proto))
+	if (!skb_option_room(skb, dsr_option_len(p), p->flow.proto))
 		return false;
-	diff = option_write((void *)(long)skb->data, (void *)(long)skb->data_end, p);
+	diff = dsr_option_write((void *)(long)skb->data, (void *)(long)skb->data_end, p);
 	if (diff >= 0)
 		bpf_csum_update(skb, diff);
 	return diff >= 0;
 }
 
 /* Removes the option from a received packet. */
-static __always_inline bool skb_unmark(struct __sk_buff *skb, const struct packet *p)
+static __always_inline bool skb_remove_option(struct __sk_buff *skb, const struct packet *p)
 {
-	int diff = unmark_header((void *)(long)skb->data, (void *)(long)skb->data_end, p, skb->len);
+	int diff = dsr_option_remove((void *)(long)skb->data, (void *)(long)skb->data_end, p, skb->len);
 
 	if (diff < 0)
 		return false;
 	bpf_csum_update(skb, diff);
-	return !bpf_skb_adjust_room(skb, -(__s32)option_len(p), BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO);
+	return !bpf_skb_adjust_room(skb, -(__s32)dsr_option_len(p), BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO);
 }
 
 static __always_inline __u64 skb_grow_flags(bool is_v4, __u8 proto, bool is_geneve)
@@ -105,6 +105,6 @@ static __always_inline bool skb_grow_by(struct __sk_buff *skb, __u32 len, __u64 
 
 static __always_inline bool skb_grow(struct __sk_buff *skb, const struct packet *p, const struct action *a)
 {
-	return skb_grow_by(skb, wrap_len(p, a), skb_grow_flags(p->is_v4, p->flow.proto, wrap_is_geneve(a)),
-			   a->to.dport);
+	return skb_grow_by(skb, dsr_encap_len(p, a),
+			   skb_grow_flags(p->is_v4, p->flow.proto, dsr_encap_is_geneve(a)), a->to.dport);
 }

@@ -29,7 +29,7 @@ static __always_inline bool source_is_known(const struct packet *p)
 		return false;
 	if (!row) {
 		row = bpf_map_lookup_elem(&ct_pending, &key);
-		if (!row || !(row->flags & CT_DIRECT))
+		if (!row || !(row->flags & CT_DSR))
 			return false;
 	}
 	return ct_comes_in(row) && !source_leaves(&key, row);

@@ -49,16 +49,16 @@ enum service_flag {
 	SERVICE_INTERNAL_LOCAL = 1,
 	SERVICE_EXTERNAL_LOCAL = 2,
 	SERVICE_SOURCE_RANGES = 4, /* load balancer addresses admit only `src_ranges` */
-	SERVICE_DIRECT = 24,	   /* mask of an enum direct */
+	SERVICE_DSR = 24,	   /* mask of an enum dsr_mode */
 };
 
 /* How packets reach a backend on another node that replies to its client directly. */
-enum direct {
-	DIRECT_OFF, /* the backend does not reply directly */
-	DIRECT_IPIP,
-	DIRECT_GENEVE,
-	DIRECT_OPT,	  /* no encapsulation: an IP option inside the packet */
-	DIRECT_SHIFT = 3, /* position of these bits in the flags of services and flow rows */
+enum dsr_mode {
+	DSR_OFF, /* the backend does not reply directly */
+	DSR_IPIP,
+	DSR_GENEVE,
+	DSR_OPT,       /* no encapsulation: an IP option inside the packet */
+	DSR_SHIFT = 3, /* position of these bits in the flags of services and flow rows */
 };
 
 enum algorithm {
@@ -216,8 +216,8 @@ enum ct_flag {
 	/* to a load balancer address: the client must be in the service's ranges, if it has any */
 	CT_GUARDED = 2,
 	CT_STACK = 4, /* to a backend on this node, routed by the stack */
-	/* An enum direct. Such a flow has only this one row, which stays in `ct_pending`. */
-	CT_DIRECT = 24,
+	/* An enum dsr_mode. Such a flow has only this one row, which stays in `ct_pending`. */
+	CT_DSR = 24,
 	/* Opened by a pod of this node to the outside: its requests leave the node, its replies
 	 * come in. */
 	CT_POD = 32,
@@ -232,7 +232,7 @@ enum ct_flag {
 enum ct_state {
 	CT_NEW, /* in ct_pending: the backend has not replied */
 	/* In ct_pending, for a request: the backend has replied, and the client's next packet may
-	 * establish the flow. For CT_DIRECT: the packet that created the row will come in once
+	 * establish the flow. For CT_DSR: the packet that created the row will come in once
 	 * more. */
 	CT_ANSWERED,
 	CT_OPEN, /* in ct, as are the states below */
@@ -269,7 +269,7 @@ struct ct_entry {
 	__be16 sport;
 	__be16 dport;
 	/* The difference to the sum over both addresses, which the checksums of IPv4, TCP and UDP
-	 * cover. For DIRECT_IPIP and DIRECT_GENEVE, the lower half of the tick in which the row was
+	 * cover. For DSR_IPIP and DSR_GENEVE, the lower half of the tick in which the row was
 	 * created. */
 	__u16 addr_diff;
 	__u16 port_diff;

@@ -30,6 +30,7 @@ const (
 	CarryMapCtOpened     = "ct_opened"
 	CarryMapCtPending    = "ct_pending"
 	CarryMapCtStage      = "ct_stage"
+	CarryMapDsrHints     = "dsr_hints"
 	CarryMapEarlyFrames  = "early_frames"
 	CarryMapEarlyMarks   = "early_marks"
 	CarryMapEarlyTally   = "early_tally"
@@ -37,7 +38,6 @@ const (
 	CarryMapFormer       = "former"
 	CarryMapFrags        = "frags"
 	CarryMapGuards       = "guards"
-	CarryMapHints        = "hints"
 	CarryMapLate         = "late"
 	CarryMapLinkAddrs    = "link_addrs"
 	CarryMapMasqSkip     = "masq_skip"
@@ -133,6 +133,7 @@ type CarryMapSpecs struct {
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
 	CtStage      *ebpf.MapSpec `ebpf:"ct_stage"`
+	DsrHints     *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
@@ -140,7 +141,6 @@ type CarryMapSpecs struct {
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
-	Hints        *ebpf.MapSpec `ebpf:"hints"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
@@ -212,6 +212,7 @@ type CarryMaps struct {
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
 	CtPending    *ebpf.Map `ebpf:"ct_pending"`
 	CtStage      *ebpf.Map `ebpf:"ct_stage"`
+	DsrHints     *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
@@ -219,7 +220,6 @@ type CarryMaps struct {
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
-	Hints        *ebpf.Map `ebpf:"hints"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
@@ -266,6 +266,7 @@ func (m *CarryMaps) Close() error {
 		m.CtOpened,
 		m.CtPending,
 		m.CtStage,
+		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
 		m.EarlyTally,
@@ -273,7 +274,6 @@ func (m *CarryMaps) Close() error {
 		m.Former,
 		m.Frags,
 		m.Guards,
-		m.Hints,
 		m.Late,
 		m.LinkAddrs,
 		m.MasqSkip,

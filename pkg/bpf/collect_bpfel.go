@@ -29,6 +29,7 @@ const (
 	CollectMapCtPending           = "ct_pending"
 	CollectMapCtStage             = "ct_stage"
 	CollectMapDoomed              = "doomed"
+	CollectMapDsrHints            = "dsr_hints"
 	CollectMapEarlyFrames         = "early_frames"
 	CollectMapEarlyMarks          = "early_marks"
 	CollectMapEarlyTally          = "early_tally"
@@ -36,7 +37,6 @@ const (
 	CollectMapFormer              = "former"
 	CollectMapFrags               = "frags"
 	CollectMapGuards              = "guards"
-	CollectMapHints               = "hints"
 	CollectMapLate                = "late"
 	CollectMapLinkAddrs           = "link_addrs"
 	CollectMapMasqSkip            = "masq_skip"
@@ -134,6 +134,7 @@ type CollectMapSpecs struct {
 	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
 	CtStage      *ebpf.MapSpec `ebpf:"ct_stage"`
 	Doomed       *ebpf.MapSpec `ebpf:"doomed"`
+	DsrHints     *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
@@ -141,7 +142,6 @@ type CollectMapSpecs struct {
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
-	Hints        *ebpf.MapSpec `ebpf:"hints"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
@@ -213,6 +213,7 @@ type CollectMaps struct {
 	CtPending    *ebpf.Map `ebpf:"ct_pending"`
 	CtStage      *ebpf.Map `ebpf:"ct_stage"`
 	Doomed       *ebpf.Map `ebpf:"doomed"`
+	DsrHints     *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
@@ -220,7 +221,6 @@ type CollectMaps struct {
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
-	Hints        *ebpf.Map `ebpf:"hints"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
@@ -267,6 +267,7 @@ func (m *CollectMaps) Close() error {
 		m.CtPending,
 		m.CtStage,
 		m.Doomed,
+		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
 		m.EarlyTally,
@@ -274,7 +275,6 @@ func (m *CollectMaps) Close() error {
 		m.Former,
 		m.Frags,
 		m.Guards,
-		m.Hints,
 		m.Late,
 		m.LinkAddrs,
 		m.MasqSkip,

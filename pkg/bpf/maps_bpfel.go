@@ -171,7 +171,7 @@ const (
 	MapsCtFlagCT_REPLY   MapsCtFlag = 1
 	MapsCtFlagCT_GUARDED MapsCtFlag = 2
 	MapsCtFlagCT_STACK   MapsCtFlag = 4
-	MapsCtFlagCT_DIRECT  MapsCtFlag = 24
+	MapsCtFlagCT_DSR     MapsCtFlag = 24
 	MapsCtFlagCT_POD     MapsCtFlag = 32
 	MapsCtFlagCT_INSIDE  MapsCtFlag = 64
 	MapsCtFlagCT_NODE    MapsCtFlag = 128
@@ -216,16 +216,6 @@ type MapsDatagramFlow struct {
 	Seal  uint32
 }
 
-type MapsDirect uint32
-
-const (
-	MapsDirectDIRECT_OFF    MapsDirect = 0
-	MapsDirectDIRECT_IPIP   MapsDirect = 1
-	MapsDirectDIRECT_GENEVE MapsDirect = 2
-	MapsDirectDIRECT_OPT    MapsDirect = 3
-	MapsDirectDIRECT_SHIFT  MapsDirect = 3
-)
-
 type MapsDoom uint32
 
 const (
@@ -248,6 +238,26 @@ type MapsDoomed struct {
 	Why     uint32
 	Outcome uint32
 }
+
+type MapsDsrHint struct {
+	_       structs.HostLayout
+	Backend MapsAddr
+	From    MapsAddr
+	Port    uint16
+	Len     uint16
+	Direct  uint16
+	IsKnown uint16
+}
+
+type MapsDsrMode uint32
+
+const (
+	MapsDsrModeDSR_OFF    MapsDsrMode = 0
+	MapsDsrModeDSR_IPIP   MapsDsrMode = 1
+	MapsDsrModeDSR_GENEVE MapsDsrMode = 2
+	MapsDsrModeDSR_OPT    MapsDsrMode = 3
+	MapsDsrModeDSR_SHIFT  MapsDsrMode = 3
+)
 
 type MapsEarlyFrame struct {
 	_     structs.HostLayout
@@ -304,16 +314,6 @@ type MapsGuard struct {
 	_       structs.HostLayout
 	Changed uint32
 	Pad     uint32
-}
-
-type MapsHint struct {
-	_       structs.HostLayout
-	Backend MapsAddr
-	From    MapsAddr
-	Port    uint16
-	Len     uint16
-	Direct  uint16
-	IsKnown uint16
 }
 
 type MapsHook uint32
@@ -587,7 +587,7 @@ const (
 	MapsServiceFlagSERVICE_INTERNAL_LOCAL MapsServiceFlag = 1
 	MapsServiceFlagSERVICE_EXTERNAL_LOCAL MapsServiceFlag = 2
 	MapsServiceFlagSERVICE_SOURCE_RANGES  MapsServiceFlag = 4
-	MapsServiceFlagSERVICE_DIRECT         MapsServiceFlag = 24
+	MapsServiceFlagSERVICE_DSR            MapsServiceFlag = 24
 )
 
 type MapsShareRate struct {
@@ -736,6 +736,7 @@ const (
 	MapsMapCt                  = "ct"
 	MapsMapCtOpened            = "ct_opened"
 	MapsMapCtPending           = "ct_pending"
+	MapsMapDsrHints            = "dsr_hints"
 	MapsMapEarlyFrames         = "early_frames"
 	MapsMapEarlyMarks          = "early_marks"
 	MapsMapEarlyTally          = "early_tally"
@@ -743,7 +744,6 @@ const (
 	MapsMapFormer              = "former"
 	MapsMapFrags               = "frags"
 	MapsMapGuards              = "guards"
-	MapsMapHints               = "hints"
 	MapsMapLate                = "late"
 	MapsMapLinkAddrs           = "link_addrs"
 	MapsMapMasqSkip            = "masq_skip"
@@ -783,10 +783,10 @@ const (
 	MapsVarCtFlagType          = "ct_flag_type"
 	MapsVarCtPhaseType         = "ct_phase_type"
 	MapsVarCtStateType         = "ct_state_type"
-	MapsVarDirectType          = "direct_type"
 	MapsVarDoomOutcomeType     = "doom_outcome_type"
 	MapsVarDoomType            = "doom_type"
 	MapsVarDoomedType          = "doomed_type"
+	MapsVarDsrModeType         = "dsr_mode_type"
 	MapsVarEventType           = "event_type"
 	MapsVarHookType            = "hook_type"
 	MapsVarHostedType          = "hosted_type"
@@ -869,6 +869,7 @@ type MapsMapSpecs struct {
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
+	DsrHints     *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
@@ -876,7 +877,6 @@ type MapsMapSpecs struct {
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
-	Hints        *ebpf.MapSpec `ebpf:"hints"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
@@ -922,10 +922,10 @@ type MapsVariableSpecs struct {
 	CtFlagType          *ebpf.VariableSpec `ebpf:"ct_flag_type"`
 	CtPhaseType         *ebpf.VariableSpec `ebpf:"ct_phase_type"`
 	CtStateType         *ebpf.VariableSpec `ebpf:"ct_state_type"`
-	DirectType          *ebpf.VariableSpec `ebpf:"direct_type"`
 	DoomOutcomeType     *ebpf.VariableSpec `ebpf:"doom_outcome_type"`
 	DoomType            *ebpf.VariableSpec `ebpf:"doom_type"`
 	DoomedType          *ebpf.VariableSpec `ebpf:"doomed_type"`
+	DsrModeType         *ebpf.VariableSpec `ebpf:"dsr_mode_type"`
 	EventType           *ebpf.VariableSpec `ebpf:"event_type"`
 	HookType            *ebpf.VariableSpec `ebpf:"hook_type"`
 	HostedType          *ebpf.VariableSpec `ebpf:"hosted_type"`
@@ -980,6 +980,7 @@ type MapsMaps struct {
 	Ct           *ebpf.Map `ebpf:"ct"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
 	CtPending    *ebpf.Map `ebpf:"ct_pending"`
+	DsrHints     *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
@@ -987,7 +988,6 @@ type MapsMaps struct {
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
-	Hints        *ebpf.Map `ebpf:"hints"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
@@ -1030,6 +1030,7 @@ func (m *MapsMaps) Close() error {
 		m.Ct,
 		m.CtOpened,
 		m.CtPending,
+		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
 		m.EarlyTally,
@@ -1037,7 +1038,6 @@ func (m *MapsMaps) Close() error {
 		m.Former,
 		m.Frags,
 		m.Guards,
-		m.Hints,
 		m.Late,
 		m.LinkAddrs,
 		m.MasqSkip,
@@ -1084,10 +1084,10 @@ type MapsVariables struct {
 	CtFlagType          *ebpf.Variable `ebpf:"ct_flag_type"`
 	CtPhaseType         *ebpf.Variable `ebpf:"ct_phase_type"`
 	CtStateType         *ebpf.Variable `ebpf:"ct_state_type"`
-	DirectType          *ebpf.Variable `ebpf:"direct_type"`
 	DoomOutcomeType     *ebpf.Variable `ebpf:"doom_outcome_type"`
 	DoomType            *ebpf.Variable `ebpf:"doom_type"`
 	DoomedType          *ebpf.Variable `ebpf:"doomed_type"`
+	DsrModeType         *ebpf.Variable `ebpf:"dsr_mode_type"`
 	EventType           *ebpf.Variable `ebpf:"event_type"`
 	HookType            *ebpf.Variable `ebpf:"hook_type"`
 	HostedType          *ebpf.Variable `ebpf:"hosted_type"`

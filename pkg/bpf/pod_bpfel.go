@@ -28,6 +28,7 @@ const (
 	PodMapCtOpened       = "ct_opened"
 	PodMapCtPending      = "ct_pending"
 	PodMapCtStage        = "ct_stage"
+	PodMapDsrHints       = "dsr_hints"
 	PodMapEarlyFrames    = "early_frames"
 	PodMapEarlyMarks     = "early_marks"
 	PodMapEarlyTally     = "early_tally"
@@ -35,7 +36,6 @@ const (
 	PodMapFormer         = "former"
 	PodMapFrags          = "frags"
 	PodMapGuards         = "guards"
-	PodMapHints          = "hints"
 	PodMapLate           = "late"
 	PodMapLinkAddrs      = "link_addrs"
 	PodMapMasqSkip       = "masq_skip"
@@ -141,6 +141,7 @@ type PodMapSpecs struct {
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
 	CtStage      *ebpf.MapSpec `ebpf:"ct_stage"`
+	DsrHints     *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
@@ -148,7 +149,6 @@ type PodMapSpecs struct {
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
-	Hints        *ebpf.MapSpec `ebpf:"hints"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
@@ -218,6 +218,7 @@ type PodMaps struct {
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
 	CtPending    *ebpf.Map `ebpf:"ct_pending"`
 	CtStage      *ebpf.Map `ebpf:"ct_stage"`
+	DsrHints     *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
@@ -225,7 +226,6 @@ type PodMaps struct {
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
-	Hints        *ebpf.Map `ebpf:"hints"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
@@ -270,6 +270,7 @@ func (m *PodMaps) Close() error {
 		m.CtOpened,
 		m.CtPending,
 		m.CtStage,
+		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
 		m.EarlyTally,
@@ -277,7 +278,6 @@ func (m *PodMaps) Close() error {
 		m.Former,
 		m.Frags,
 		m.Guards,
-		m.Hints,
 		m.Late,
 		m.LinkAddrs,
 		m.MasqSkip,

@@ -26,6 +26,7 @@ const (
 	SockMapCt               = "ct"
 	SockMapCtOpened         = "ct_opened"
 	SockMapCtPending        = "ct_pending"
+	SockMapDsrHints         = "dsr_hints"
 	SockMapEarlyFrames      = "early_frames"
 	SockMapEarlyMarks       = "early_marks"
 	SockMapEarlyTally       = "early_tally"
@@ -33,7 +34,6 @@ const (
 	SockMapFormer           = "former"
 	SockMapFrags            = "frags"
 	SockMapGuards           = "guards"
-	SockMapHints            = "hints"
 	SockMapLate             = "late"
 	SockMapLinkAddrs        = "link_addrs"
 	SockMapMasqSkip         = "masq_skip"
@@ -147,6 +147,7 @@ type SockMapSpecs struct {
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
+	DsrHints     *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
@@ -154,7 +155,6 @@ type SockMapSpecs struct {
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
-	Hints        *ebpf.MapSpec `ebpf:"hints"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
@@ -222,6 +222,7 @@ type SockMaps struct {
 	Ct           *ebpf.Map `ebpf:"ct"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
 	CtPending    *ebpf.Map `ebpf:"ct_pending"`
+	DsrHints     *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
@@ -229,7 +230,6 @@ type SockMaps struct {
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
-	Hints        *ebpf.Map `ebpf:"hints"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
@@ -272,6 +272,7 @@ func (m *SockMaps) Close() error {
 		m.Ct,
 		m.CtOpened,
 		m.CtPending,
+		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
 		m.EarlyTally,
@@ -279,7 +280,6 @@ func (m *SockMaps) Close() error {
 		m.Former,
 		m.Frags,
 		m.Guards,
-		m.Hints,
 		m.Late,
 		m.LinkAddrs,
 		m.MasqSkip,

@@ -26,11 +26,11 @@ const (
 const (
 	SurvivalProgSurvivalLook     = "survival_look"
 	SurvivalProgSurvivalRedirect = "survival_redirect"
+	SurvivalVarEncapsulatedIn    = "encapsulated_in"
 	SurvivalVarGoesTo            = "goes_to"
 	SurvivalVarLeavesBy          = "leaves_by"
 	SurvivalVarSurvivalType      = "survival_type"
 	SurvivalVarSurvived          = "survived"
-	SurvivalVarWrappedIn         = "wrapped_in"
 )
 
 // LoadSurvival returns the embedded CollectionSpec for Survival.
@@ -89,11 +89,11 @@ type SurvivalMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SurvivalVariableSpecs struct {
-	GoesTo       *ebpf.VariableSpec `ebpf:"goes_to"`
-	LeavesBy     *ebpf.VariableSpec `ebpf:"leaves_by"`
-	SurvivalType *ebpf.VariableSpec `ebpf:"survival_type"`
-	Survived     *ebpf.VariableSpec `ebpf:"survived"`
-	WrappedIn    *ebpf.VariableSpec `ebpf:"wrapped_in"`
+	EncapsulatedIn *ebpf.VariableSpec `ebpf:"encapsulated_in"`
+	GoesTo         *ebpf.VariableSpec `ebpf:"goes_to"`
+	LeavesBy       *ebpf.VariableSpec `ebpf:"leaves_by"`
+	SurvivalType   *ebpf.VariableSpec `ebpf:"survival_type"`
+	Survived       *ebpf.VariableSpec `ebpf:"survived"`
 }
 
 // SurvivalObjects contains all objects after they have been loaded into the kernel.
@@ -126,11 +126,11 @@ func (m *SurvivalMaps) Close() error {
 //
 // It can be passed to LoadSurvivalObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SurvivalVariables struct {
-	GoesTo       *ebpf.Variable `ebpf:"goes_to"`
-	LeavesBy     *ebpf.Variable `ebpf:"leaves_by"`
-	SurvivalType *ebpf.Variable `ebpf:"survival_type"`
-	Survived     *ebpf.Variable `ebpf:"survived"`
-	WrappedIn    *ebpf.Variable `ebpf:"wrapped_in"`
+	EncapsulatedIn *ebpf.Variable `ebpf:"encapsulated_in"`
+	GoesTo         *ebpf.Variable `ebpf:"goes_to"`
+	LeavesBy       *ebpf.Variable `ebpf:"leaves_by"`
+	SurvivalType   *ebpf.Variable `ebpf:"survival_type"`
+	Survived       *ebpf.Variable `ebpf:"survived"`
 }
 
 // SurvivalPrograms contains all programs after they have been loaded into the kernel.

@@ -26,6 +26,7 @@ const (
 	SweepMapCt             = "ct"
 	SweepMapCtOpened       = "ct_opened"
 	SweepMapCtPending      = "ct_pending"
+	SweepMapDsrHints       = "dsr_hints"
 	SweepMapEarlyFrames    = "early_frames"
 	SweepMapEarlyMarks     = "early_marks"
 	SweepMapEarlyTally     = "early_tally"
@@ -33,7 +34,6 @@ const (
 	SweepMapFormer         = "former"
 	SweepMapFrags          = "frags"
 	SweepMapGuards         = "guards"
-	SweepMapHints          = "hints"
 	SweepMapLate           = "late"
 	SweepMapLinkAddrs      = "link_addrs"
 	SweepMapMasqSkip       = "masq_skip"
@@ -126,6 +126,7 @@ type SweepMapSpecs struct {
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
+	DsrHints     *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
@@ -133,7 +134,6 @@ type SweepMapSpecs struct {
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
-	Hints        *ebpf.MapSpec `ebpf:"hints"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
@@ -200,6 +200,7 @@ type SweepMaps struct {
 	Ct           *ebpf.Map `ebpf:"ct"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
 	CtPending    *ebpf.Map `ebpf:"ct_pending"`
+	DsrHints     *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
@@ -207,7 +208,6 @@ type SweepMaps struct {
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
-	Hints        *ebpf.Map `ebpf:"hints"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
@@ -250,6 +250,7 @@ func (m *SweepMaps) Close() error {
 		m.Ct,
 		m.CtOpened,
 		m.CtPending,
+		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
 		m.EarlyTally,
@@ -257,7 +258,6 @@ func (m *SweepMaps) Close() error {
 		m.Former,
 		m.Frags,
 		m.Guards,
-		m.Hints,
 		m.Late,
 		m.LinkAddrs,
 		m.MasqSkip,

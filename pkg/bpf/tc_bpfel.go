@@ -28,6 +28,7 @@ const (
 	TcMapCtOpened      = "ct_opened"
 	TcMapCtPending     = "ct_pending"
 	TcMapCtStage       = "ct_stage"
+	TcMapDsrHints      = "dsr_hints"
 	TcMapEarlyFrames   = "early_frames"
 	TcMapEarlyMarks    = "early_marks"
 	TcMapEarlyTally    = "early_tally"
@@ -35,7 +36,6 @@ const (
 	TcMapFormer        = "former"
 	TcMapFrags         = "frags"
 	TcMapGuards        = "guards"
-	TcMapHints         = "hints"
 	TcMapLate          = "late"
 	TcMapLinkAddrs     = "link_addrs"
 	TcMapMasqSkip      = "masq_skip"
@@ -133,6 +133,7 @@ type TcMapSpecs struct {
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
 	CtStage      *ebpf.MapSpec `ebpf:"ct_stage"`
+	DsrHints     *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
@@ -140,7 +141,6 @@ type TcMapSpecs struct {
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
-	Hints        *ebpf.MapSpec `ebpf:"hints"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
@@ -210,6 +210,7 @@ type TcMaps struct {
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
 	CtPending    *ebpf.Map `ebpf:"ct_pending"`
 	CtStage      *ebpf.Map `ebpf:"ct_stage"`
+	DsrHints     *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
@@ -217,7 +218,6 @@ type TcMaps struct {
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
-	Hints        *ebpf.Map `ebpf:"hints"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
@@ -262,6 +262,7 @@ func (m *TcMaps) Close() error {
 		m.CtOpened,
 		m.CtPending,
 		m.CtStage,
+		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
 		m.EarlyTally,
@@ -269,7 +270,6 @@ func (m *TcMaps) Close() error {
 		m.Former,
 		m.Frags,
 		m.Guards,
-		m.Hints,
 		m.Late,
 		m.LinkAddrs,
 		m.MasqSkip,

@@ -28,6 +28,7 @@ const (
 	XdpMapCtOpened       = "ct_opened"
 	XdpMapCtPending      = "ct_pending"
 	XdpMapCtStage        = "ct_stage"
+	XdpMapDsrHints       = "dsr_hints"
 	XdpMapEarlyFrames    = "early_frames"
 	XdpMapEarlyMarks     = "early_marks"
 	XdpMapEarlyTally     = "early_tally"
@@ -35,7 +36,6 @@ const (
 	XdpMapFormer         = "former"
 	XdpMapFrags          = "frags"
 	XdpMapGuards         = "guards"
-	XdpMapHints          = "hints"
 	XdpMapLate           = "late"
 	XdpMapLinkAddrs      = "link_addrs"
 	XdpMapMasqSkip       = "masq_skip"
@@ -129,6 +129,7 @@ type XdpMapSpecs struct {
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
 	CtStage      *ebpf.MapSpec `ebpf:"ct_stage"`
+	DsrHints     *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
@@ -136,7 +137,6 @@ type XdpMapSpecs struct {
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
-	Hints        *ebpf.MapSpec `ebpf:"hints"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
@@ -206,6 +206,7 @@ type XdpMaps struct {
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
 	CtPending    *ebpf.Map `ebpf:"ct_pending"`
 	CtStage      *ebpf.Map `ebpf:"ct_stage"`
+	DsrHints     *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
@@ -213,7 +214,6 @@ type XdpMaps struct {
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
-	Hints        *ebpf.Map `ebpf:"hints"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
@@ -258,6 +258,7 @@ func (m *XdpMaps) Close() error {
 		m.CtOpened,
 		m.CtPending,
 		m.CtStage,
+		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
 		m.EarlyTally,
@@ -265,7 +266,6 @@ func (m *XdpMaps) Close() error {
 		m.Former,
 		m.Frags,
 		m.Guards,
-		m.Hints,
 		m.Late,
 		m.LinkAddrs,
 		m.MasqSkip,

@@ -339,7 +339,7 @@ func (t *trial) attach() error {
 		err = spec.Variables["goes_to"].Set(to)
 	}
 	if err == nil && t.way.Tunnel {
-		err = spec.Variables["wrapped_in"].Set(ethernet + t.family.header + udp + vxlan)
+		err = spec.Variables["encapsulated_in"].Set(ethernet + t.family.header + udp + vxlan)
 	}
 	if err != nil {
 		return err

@@ -108,7 +108,7 @@ func (l *leaver) enter(t *testing.T, f stuckCase) {
 // TestStuck checks which flows count as stuck: not those that are over, nor those that the stack
 // can continue.
 func TestStuck(t *testing.T) {
-	const closing, reset, direct = maps.FlowClosing, maps.FlowReset, uint8(1 << bpf.MapsDirectDIRECT_SHIFT)
+	const closing, reset, direct = maps.FlowClosing, maps.FlowReset, uint8(1 << bpf.MapsDsrModeDSR_SHIFT)
 	const nodePort, other, vip, elsewhere, hosted, far = "192.0.2.1:30080", "192.0.2.2:30080", "203.0.113.9:80", "10.2.0.5:8080", "10.1.0.5:8080", "10.9.0.5:8080"
 	const nodePort6, vip6, hosted6, far6 = "[2001:db8::1]:30080", "[2001:db8:9::9]:80", "[fd01::5]:8080", "[fd09::5]:8080"
 	for name, c := range map[string]struct {

@@ -16,10 +16,10 @@ type Direct uint8
 
 // The modes of direct server return.
 const (
-	DirectOff    = Direct(bpf.MapsDirectDIRECT_OFF)    // disabled: answers come back through this node
-	DirectIPIP   = Direct(bpf.MapsDirectDIRECT_IPIP)   // IP in IP
-	DirectGeneve = Direct(bpf.MapsDirectDIRECT_GENEVE) // Geneve
-	DirectOpt    = Direct(bpf.MapsDirectDIRECT_OPT)    // an IPv4 option or an IPv6 destination options header
+	DirectOff    = Direct(bpf.MapsDsrModeDSR_OFF)    // disabled: answers come back through this node
+	DirectIPIP   = Direct(bpf.MapsDsrModeDSR_IPIP)   // IP in IP
+	DirectGeneve = Direct(bpf.MapsDsrModeDSR_GENEVE) // Geneve
+	DirectOpt    = Direct(bpf.MapsDsrModeDSR_OPT)    // an IPv4 option or an IPv6 destination options header
 )
 
 var directNames = [...]string{DirectOff: "off", DirectIPIP: "ipip", DirectGeneve: "geneve", DirectOpt: "opt"}

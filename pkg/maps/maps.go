@@ -38,22 +38,22 @@ type Maps struct {
 	Turnover  *ebpf.Map
 	Counters  *ebpf.Map
 
-	Frags, Allowances   *ebpf.Map
-	Late, EarlyFrames   *ebpf.Map
-	EarlyMarks          *ebpf.Map
-	EarlyTally          *ebpf.Map
-	Optout, OptoutKinds *ebpf.Map
-	Ways, Hints, Guards *ebpf.Map
-	Served, LinkAddrs   *ebpf.Map
-	Pods, PodLinks      *ebpf.Map
-	PodsDial, MasqSkip  *ebpf.Map
-	PodRates, PodPaces  *ebpf.Map
-	ShareRates          *ebpf.Map
-	SharePaces          *ebpf.Map
-	ClusterNodes        *ebpf.Map
-	NodeSources         *ebpf.Map
-	Tunnel              *ebpf.Map
-	Former              *ebpf.Map
+	Frags, Allowances      *ebpf.Map
+	Late, EarlyFrames      *ebpf.Map
+	EarlyMarks             *ebpf.Map
+	EarlyTally             *ebpf.Map
+	Optout, OptoutKinds    *ebpf.Map
+	Ways, DsrHints, Guards *ebpf.Map
+	Served, LinkAddrs      *ebpf.Map
+	Pods, PodLinks         *ebpf.Map
+	PodsDial, MasqSkip     *ebpf.Map
+	PodRates, PodPaces     *ebpf.Map
+	ShareRates             *ebpf.Map
+	SharePaces             *ebpf.Map
+	ClusterNodes           *ebpf.Map
+	NodeSources            *ebpf.Map
+	Tunnel                 *ebpf.Map
+	Former                 *ebpf.Map
 
 	Watch, Watched, Events *ebpf.Map
 
@@ -132,8 +132,8 @@ func (m *Maps) fields() []field {
 		{Info{Name: "early_marks", Row: "hash of a datagram -> whether fragments wait for its first", WrittenBy: "tc, xdp", ReadBy: "tc, xdp"},
 			&m.EarlyMarks, nil},
 		{Info{Name: "early_tally", Row: "0 -> fragments kept, given back and lost, ever", WrittenBy: "tc", ReadBy: "tc, observe"}, &m.EarlyTally, nil},
-		{Info{Name: "hints", Row: "0 -> the backend that another node chose for the packet at hand", WrittenBy: "tc", ReadBy: "tc, xdp"},
-			&m.Hints, nil},
+		{Info{Name: "dsr_hints", Row: "0 -> the backend that another node chose for the packet at hand", WrittenBy: "tc", ReadBy: "tc, xdp"},
+			&m.DsrHints, nil},
 		{Info{Name: "served", Row: "interface -> 1, if what leaves there is translated", WrittenBy: "datapath", ReadBy: "tc, pod"}, &m.Served, nil},
 		{Info{Name: "tunnel", Row: "0 -> interface that leads to the pods of other nodes", WrittenBy: "datapath", ReadBy: "tc, xdp, pod"}, &m.Tunnel, nil},
 		{Info{Name: "former", Row: "0 -> the tick until which the stack may have connections of before", WrittenBy: "datapath", ReadBy: "tc, xdp, pod"}, &m.Former, nil},

@@ -56,15 +56,15 @@ const (
 	InternalLocal = uint8(bpf.MapsServiceFlagSERVICE_INTERNAL_LOCAL)
 	ExternalLocal = uint8(bpf.MapsServiceFlagSERVICE_EXTERNAL_LOCAL)
 	SourceRanges  = uint8(bpf.MapsServiceFlagSERVICE_SOURCE_RANGES)
-	DirectMask    = uint8(bpf.MapsServiceFlagSERVICE_DIRECT)
+	DirectMask    = uint8(bpf.MapsServiceFlagSERVICE_DSR)
 )
 
 // DirectFlags returns the flags, of a service or of a row of a flow, for forwarding in a mode of
-// enum direct.
-func DirectFlags(mode uint8) uint8 { return mode << bpf.MapsDirectDIRECT_SHIFT }
+// enum dsr_mode.
+func DirectFlags(mode uint8) uint8 { return mode << bpf.MapsDsrModeDSR_SHIFT }
 
 // DirectMode is the inverse of DirectFlags: it extracts the mode from flags.
-func DirectMode(flags uint8) uint8 { return flags & DirectMask >> bpf.MapsDirectDIRECT_SHIFT }
+func DirectMode(flags uint8) uint8 { return flags & DirectMask >> bpf.MapsDsrModeDSR_SHIFT }
 
 // Flags of a backend: it runs on this node; it is terminating. They are not part of its identity.
 const (

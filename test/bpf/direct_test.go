@@ -25,9 +25,9 @@ type wrapping struct {
 
 func wrappings() []wrapping {
 	return []wrapping{
-		{"ipip", uint8(bpf.MapsDirectDIRECT_IPIP), inIPIP},
-		{"geneve", uint8(bpf.MapsDirectDIRECT_GENEVE), inGeneve},
-		{"opt", uint8(bpf.MapsDirectDIRECT_OPT), withOption},
+		{"ipip", uint8(bpf.MapsDsrModeDSR_IPIP), inIPIP},
+		{"geneve", uint8(bpf.MapsDsrModeDSR_GENEVE), inGeneve},
+		{"opt", uint8(bpf.MapsDsrModeDSR_OPT), withOption},
 	}
 }
 

@@ -62,7 +62,7 @@ func (w *wire) put(t *testing.T, frame []byte) {
 
 // givingBack returns the wrappings that say which node forwarded a packet.
 func givingBack() []wrapping {
-	return slices.DeleteFunc(wrappings(), func(m wrapping) bool { return m.mode == uint8(bpf.MapsDirectDIRECT_OPT) })
+	return slices.DeleteFunc(wrappings(), func(m wrapping) bool { return m.mode == uint8(bpf.MapsDsrModeDSR_OPT) })
 }
 
 // eachSlowSite is eachWrapping for the given wrappings, with ticks longer than a test.
@@ -239,7 +239,7 @@ func TestNotTakenBack(t *testing.T) {
 
 // Packets with an option cannot be given back, because nothing in them proves that they are.
 func TestOptionNotTakenBack(t *testing.T) {
-	opt := slices.DeleteFunc(wrappings(), func(m wrapping) bool { return m.mode != uint8(bpf.MapsDirectDIRECT_OPT) })
+	opt := slices.DeleteFunc(wrappings(), func(m wrapping) bool { return m.mode != uint8(bpf.MapsDsrModeDSR_OPT) })
 	eachSlowSite(t, opt, func(t *testing.T, s *site, f family, m wrapping) {
 		outside, inside := front(t, s, f, m, tcp)
 		p := packet{from: f.client + ":4000", to: f.node + ":30080", proto: tcp, flags: syn}

@@ -95,7 +95,7 @@ func redirected(l4 []byte, proto byte, ends []byte, port uint16) uint16 {
 // the option gets SNAT; a later packet without room is dropped.
 func TestOptionBesideOthers(t *testing.T) {
 	eachSite(t, func(t *testing.T, s *site, f family) {
-		m := wrapping{"opt", uint8(bpf.MapsDirectDIRECT_OPT), withOption}
+		m := wrapping{"opt", uint8(bpf.MapsDsrModeDSR_OPT), withOption}
 		outside, inside := front(t, s, f, m, tcp)
 		p := packet{from: f.client + ":4000", to: f.node + ":30080", proto: tcp, flags: syn}
 		more := []packet{p}
@@ -239,7 +239,7 @@ func TestOptionHostile(t *testing.T) {
 // not.
 func TestOptionInside(t *testing.T) {
 	eachSite(t, func(t *testing.T, s *site, f family) {
-		m := wrapping{"opt", uint8(bpf.MapsDirectDIRECT_OPT), withOption}
+		m := wrapping{"opt", uint8(bpf.MapsDsrModeDSR_OPT), withOption}
 		outside, inside := front(t, s, f, m, tcp)
 		p := packet{from: f.client + ":4000", to: f.node + ":30080", proto: tcp, flags: syn}
 		client := netip.MustParseAddr(host(f.client))

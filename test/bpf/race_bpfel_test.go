@@ -48,6 +48,7 @@ const (
 	RaceMapCtOpened      = "ct_opened"
 	RaceMapCtPending     = "ct_pending"
 	RaceMapCtStage       = "ct_stage"
+	RaceMapDsrHints      = "dsr_hints"
 	RaceMapEarlyFrames   = "early_frames"
 	RaceMapEarlyMarks    = "early_marks"
 	RaceMapEarlyTally    = "early_tally"
@@ -55,7 +56,6 @@ const (
 	RaceMapFormer        = "former"
 	RaceMapFrags         = "frags"
 	RaceMapGuards        = "guards"
-	RaceMapHints         = "hints"
 	RaceMapLate          = "late"
 	RaceMapLinkAddrs     = "link_addrs"
 	RaceMapMasqSkip      = "masq_skip"
@@ -162,6 +162,7 @@ type RaceMapSpecs struct {
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
 	CtStage      *ebpf.MapSpec `ebpf:"ct_stage"`
+	DsrHints     *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
@@ -169,7 +170,6 @@ type RaceMapSpecs struct {
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
-	Hints        *ebpf.MapSpec `ebpf:"hints"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
@@ -246,6 +246,7 @@ type RaceMaps struct {
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
 	CtPending    *ebpf.Map `ebpf:"ct_pending"`
 	CtStage      *ebpf.Map `ebpf:"ct_stage"`
+	DsrHints     *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
@@ -253,7 +254,6 @@ type RaceMaps struct {
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
-	Hints        *ebpf.Map `ebpf:"hints"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
@@ -299,6 +299,7 @@ func (m *RaceMaps) Close() error {
 		m.CtOpened,
 		m.CtPending,
 		m.CtStage,
+		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
 		m.EarlyTally,
@@ -306,7 +307,6 @@ func (m *RaceMaps) Close() error {
 		m.Former,
 		m.Frags,
 		m.Guards,
-		m.Hints,
 		m.Late,
 		m.LinkAddrs,
 		m.MasqSkip,

@@ -26,6 +26,7 @@ const (
 	SelectMapCt             = "ct"
 	SelectMapCtOpened       = "ct_opened"
 	SelectMapCtPending      = "ct_pending"
+	SelectMapDsrHints       = "dsr_hints"
 	SelectMapEarlyFrames    = "early_frames"
 	SelectMapEarlyMarks     = "early_marks"
 	SelectMapEarlyTally     = "early_tally"
@@ -33,7 +34,6 @@ const (
 	SelectMapFormer         = "former"
 	SelectMapFrags          = "frags"
 	SelectMapGuards         = "guards"
-	SelectMapHints          = "hints"
 	SelectMapLate           = "late"
 	SelectMapLinkAddrs      = "link_addrs"
 	SelectMapMasqSkip       = "masq_skip"
@@ -130,6 +130,7 @@ type SelectMapSpecs struct {
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
+	DsrHints     *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
@@ -137,7 +138,6 @@ type SelectMapSpecs struct {
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
-	Hints        *ebpf.MapSpec `ebpf:"hints"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
@@ -210,6 +210,7 @@ type SelectMaps struct {
 	Ct           *ebpf.Map `ebpf:"ct"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
 	CtPending    *ebpf.Map `ebpf:"ct_pending"`
+	DsrHints     *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
@@ -217,7 +218,6 @@ type SelectMaps struct {
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
-	Hints        *ebpf.Map `ebpf:"hints"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
@@ -260,6 +260,7 @@ func (m *SelectMaps) Close() error {
 		m.Ct,
 		m.CtOpened,
 		m.CtPending,
+		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
 		m.EarlyTally,
@@ -267,7 +268,6 @@ func (m *SelectMaps) Close() error {
 		m.Former,
 		m.Frags,
 		m.Guards,
-		m.Hints,
 		m.Late,
 		m.LinkAddrs,
 		m.MasqSkip,

@@ -100,7 +100,7 @@ func TestBandwidthDirect(t *testing.T) {
 	for _, n := range []*node{front, back} {
 		n.knowsNodes(t, k.objects)
 	}
-	for name, by := range map[string]bpf.MapsDirect{"IPIP": bpf.MapsDirectDIRECT_IPIP, "Geneve": bpf.MapsDirectDIRECT_GENEVE} {
+	for name, by := range map[string]bpf.MapsDsrMode{"IPIP": bpf.MapsDsrModeDSR_IPIP, "Geneve": bpf.MapsDsrModeDSR_GENEVE} {
 		for is4, addr := range pod.addr {
 			for _, n := range []*node{front, back} {
 				n.answerDirectly(t, addr, n == back, by)
@@ -159,7 +159,7 @@ func answersDirectly(t *testing.T, client *rig.Netns, front, back *node, at neti
 
 // answerDirectly makes a backend of all services, on this node or on another, answer clients of
 // other nodes directly. Requests reach it in the given encapsulation.
-func (n *node) answerDirectly(t *testing.T, backend netip.Addr, local bool, by bpf.MapsDirect) {
+func (n *node) answerDirectly(t *testing.T, backend netip.Addr, local bool, by bpf.MapsDsrMode) {
 	t.Helper()
 	m, err := maps.Open(datapath.MapsDir(n.Carry.BPFFS), false)
 	n.must(err)

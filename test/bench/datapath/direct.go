@@ -33,11 +33,11 @@ const (
 // wrapping is a way to pass a packet to another node as its client sent it.
 type wrapping struct {
 	name string
-	mode bpf.MapsDirect
+	mode bpf.MapsDsrMode
 }
 
 func wrappings() []wrapping {
-	return []wrapping{{"ipip", bpf.MapsDirectDIRECT_IPIP}, {"geneve", bpf.MapsDirectDIRECT_GENEVE}, {"opt", bpf.MapsDirectDIRECT_OPT}}
+	return []wrapping{{"ipip", bpf.MapsDsrModeDSR_IPIP}, {"geneve", bpf.MapsDsrModeDSR_GENEVE}, {"opt", bpf.MapsDsrModeDSR_OPT}}
 }
 
 // direct asks about flows whose backends answer their clients themselves: about first packets, and
@@ -87,9 +87,9 @@ func (o options) wrap(ctx context.Context, report *result.Report, p packets, row
 		variants = append(variants, round.Variant{Name: wrappedFound, Run: longer.measure(table.In)})
 		questions = append(questions, round.Question{Row: row + ", " + what, Case: "the look", Metric: net, Variant: wrappedFound, Yardstick: wrapped})
 	}
-	for _, w := range append([]wrapping{{snat, bpf.MapsDirectDIRECT_OFF}}, wrappings()...) {
+	for _, w := range append([]wrapping{{snat, bpf.MapsDsrModeDSR_OFF}}, wrappings()...) {
 		is := longer
-		is.isWrapped = w.mode != bpf.MapsDirectDIRECT_OFF
+		is.isWrapped = w.mode != bpf.MapsDsrModeDSR_OFF
 		n, err := newNode(is, 2*p.flows, aboutASecond)
 		if err != nil {
 			return err
@@ -99,7 +99,7 @@ func (o options) wrap(ctx context.Context, report *result.Report, p packets, row
 			return fmt.Errorf("%s: %w", w.name, err)
 		}
 		variants = append(variants, round.Variant{Name: w.name, Run: n.measure()})
-		if w.mode == bpf.MapsDirectDIRECT_OFF {
+		if w.mode == bpf.MapsDsrModeDSR_OFF {
 			continue
 		}
 		questions = append(questions,
@@ -120,7 +120,7 @@ func (o options) wrap(ctx context.Context, report *result.Report, p packets, row
 
 // answersItself turns direct answers of the backends on or off, and establishes the flows if they
 // are to be known.
-func (n *node) answersItself(mode bpf.MapsDirect, known bool) error {
+func (n *node) answersItself(mode bpf.MapsDsrMode, known bool) error {
 	tables, err := n.maps.Tables()
 	if err != nil {
 		return err
@@ -129,7 +129,7 @@ func (n *node) answersItself(mode bpf.MapsDirect, known bool) error {
 	if err := tables.Close(); err != nil || !known {
 		return err
 	}
-	if mode == bpf.MapsDirectDIRECT_OFF {
+	if mode == bpf.MapsDsrModeDSR_OFF {
 		return n.establish()
 	}
 	return n.netns.Do(func() error { return n.fill(n.program) })

@@ -26,6 +26,7 @@ const (
 	recordsMapCt               = "ct"
 	recordsMapCtOpened         = "ct_opened"
 	recordsMapCtPending        = "ct_pending"
+	recordsMapDsrHints         = "dsr_hints"
 	recordsMapEarlyFrames      = "early_frames"
 	recordsMapEarlyMarks       = "early_marks"
 	recordsMapEarlyTally       = "early_tally"
@@ -33,7 +34,6 @@ const (
 	recordsMapFormer           = "former"
 	recordsMapFrags            = "frags"
 	recordsMapGuards           = "guards"
-	recordsMapHints            = "hints"
 	recordsMapLate             = "late"
 	recordsMapLinkAddrs        = "link_addrs"
 	recordsMapMasqSkip         = "masq_skip"
@@ -153,6 +153,7 @@ type recordsMapSpecs struct {
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending    *ebpf.MapSpec `ebpf:"ct_pending"`
+	DsrHints     *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
@@ -160,7 +161,6 @@ type recordsMapSpecs struct {
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
-	Hints        *ebpf.MapSpec `ebpf:"hints"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
@@ -232,6 +232,7 @@ type recordsMaps struct {
 	Ct           *ebpf.Map `ebpf:"ct"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
 	CtPending    *ebpf.Map `ebpf:"ct_pending"`
+	DsrHints     *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames  *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
@@ -239,7 +240,6 @@ type recordsMaps struct {
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
-	Hints        *ebpf.Map `ebpf:"hints"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
@@ -285,6 +285,7 @@ func (m *recordsMaps) Close() error {
 		m.Ct,
 		m.CtOpened,
 		m.CtPending,
+		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
 		m.EarlyTally,
@@ -292,7 +293,6 @@ func (m *recordsMaps) Close() error {
 		m.Former,
 		m.Frags,
 		m.Guards,
-		m.Hints,
 		m.Late,
 		m.LinkAddrs,
 		m.MasqSkip,

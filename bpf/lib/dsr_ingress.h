@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains how the backend's node handles encapsulated packets, see wrap.h: it removes
+/* This file contains how the backend's node handles encapsulated packets, see dsr_encap.h: it removes
  * the encapsulation, keeps the backend's address and port, and continues with the inner packet as
  * if that had come in directly. */
 #pragma once
 
-#include "hosted.h"
-#include "option.h"
+#include "dsr_ingress_target.h"
+#include "dsr_option.h"
 #include "packet.h"
 
 /* Reports whether a packet may have an encapsulation. */
-static __always_inline bool unwrap_may_be(const struct packet *p, enum parsed parsed)
+static __always_inline bool dsr_ingress_may_be(const struct packet *p, enum parsed parsed)
 {
 	if (parsed == PARSED_FLOW)
 		return p->flow.dport == bpf_htons(GENEVE_PORT) && p->flow.proto == IPPROTO_UDP;
@@ -17,13 +17,13 @@ static __always_inline bool unwrap_may_be(const struct packet *p, enum parsed pa
 }
 
 /* Reports whether a packet may have been forwarded by another node, where that is accepted. */
-static __always_inline bool unwrap_is_due(const struct packet *p, enum parsed parsed)
+static __always_inline bool dsr_ingress_is_due(const struct packet *p, enum parsed parsed)
 {
-	return cfg.dsr_accept && (option_is_due(p) || unwrap_may_be(p, parsed));
+	return cfg.dsr_accept && (dsr_option_is_due(p) || dsr_ingress_may_be(p, parsed));
 }
 
 /* Reports whether an address is a node's, as far as Node objects tell. */
-static __always_inline bool unwrap_is_node(const struct addr *addr)
+static __always_inline bool dsr_ingress_is_node(const struct addr *addr)
 {
 	struct addr key = *addr; /* as in ct_known */
 	struct cluster_node *node = bpf_map_lookup_elem(&cluster_nodes, &key);
@@ -32,7 +32,7 @@ static __always_inline bool unwrap_is_node(const struct addr *addr)
 }
 
 /* What a destination is. */
-enum unwrap_to {
+enum dsr_ingress_to {
 	UNWRAP_NOTHING,
 	UNWRAP_FRONTEND,
 	/* its port is a NodePort, which nodes may have at addresses that no Node object lists */
@@ -40,7 +40,7 @@ enum unwrap_to {
 };
 
 /* Looks for the row of a frontend, and for that of its port at any address. */
-static __always_inline enum unwrap_to unwrap_row(const struct svc_key *frontend)
+static __always_inline enum dsr_ingress_to dsr_ingress_row(const struct svc_key *frontend)
 {
 	struct svc_key key = *frontend;
 
@@ -51,41 +51,41 @@ static __always_inline enum unwrap_to unwrap_row(const struct svc_key *frontend)
 }
 
 /* Says whether a destination is a frontend, here or on a node that is not drained. Returns an enum
- * unwrap_to. */
-static __noinline int unwrap_is_frontend(struct svc_key *to)
+ * dsr_ingress_to. */
+static __noinline int dsr_ingress_is_frontend(struct svc_key *to)
 {
-	enum unwrap_to found = unwrap_row(to);
+	enum dsr_ingress_to found = dsr_ingress_row(to);
 
 	if (found)
 		return found;
 	to->hosted = HOSTED_BACKEND; /* it was a frontend before this node was drained */
-	return unwrap_row(to);
+	return dsr_ingress_row(to);
 }
 
 /* Reports whether an address is a frontend's. Those with NodePorts are the nodes'. */
-static __noinline int unwrap_is_address(const struct addr *addr)
+static __noinline int dsr_ingress_is_address(const struct addr *addr)
 {
 	struct svc_key key = { .addr = *addr, .hosted = HOSTED_FRONTEND };
 
 	if (bpf_map_lookup_elem(&svcs, &key))
 		return true;
 	key.addr = addr_any(addr);
-	return bpf_map_lookup_elem(&svcs, &key) && unwrap_is_node(addr);
+	return bpf_map_lookup_elem(&svcs, &key) && dsr_ingress_is_node(addr);
 }
 
 /* Says whether an inner packet is for a frontend, or if it has no ports for a frontend's address: it
  * may be about one. A backend may also be the end of tunnels that are none of our business. */
-static __always_inline int unwrap_is_due_to(struct svc_key *key, const struct udphdr *ports)
+static __always_inline int dsr_ingress_is_due_to(struct svc_key *key, const struct udphdr *ports)
 {
 	if (key->proto != IPPROTO_TCP && key->proto != IPPROTO_UDP && key->proto != IPPROTO_SCTP)
-		return unwrap_is_address(&key->addr);
+		return dsr_ingress_is_address(&key->addr);
 	if (!ports)
 		return false;
 	key->port = ports->dest;
-	return unwrap_is_frontend(key);
+	return dsr_ingress_is_frontend(key);
 }
 
-static __always_inline int unwrap_is_for4(__u32 at, void *data, void *end)
+static __always_inline int dsr_ingress_is_for4(__u32 at, void *data, void *end)
 {
 	struct iphdr *ip = packet_at(data, end, at, sizeof(*ip));
 	struct svc_key key = {};
@@ -94,12 +94,12 @@ static __always_inline int unwrap_is_for4(__u32 at, void *data, void *end)
 		return false;
 	key.addr = addr_from_v4(ip->daddr);
 	if (ip->frag_off & bpf_htons(IP4_OFFSET))
-		return unwrap_is_address(&key.addr);
+		return dsr_ingress_is_address(&key.addr);
 	key.proto = ip->protocol;
-	return unwrap_is_due_to(&key, packet_at(data, end, at + ip->ihl * 4, sizeof(struct udphdr)));
+	return dsr_ingress_is_due_to(&key, packet_at(data, end, at + ip->ihl * 4, sizeof(struct udphdr)));
 }
 
-static __always_inline int unwrap_is_for6(__u32 at, void *data, void *end)
+static __always_inline int dsr_ingress_is_for6(__u32 at, void *data, void *end)
 {
 	struct ipv6hdr *ip = packet_at(data, end, at, sizeof(*ip));
 	struct svc_key key = {};
@@ -108,16 +108,17 @@ static __always_inline int unwrap_is_for6(__u32 at, void *data, void *end)
 		return false;
 	__builtin_memcpy(&key.addr, &ip->daddr, sizeof(key.addr));
 	key.proto = ip->nexthdr;
-	return unwrap_is_due_to(&key, packet_at(data, end, at + sizeof(*ip), sizeof(struct udphdr)));
+	return dsr_ingress_is_due_to(&key, packet_at(data, end, at + sizeof(*ip), sizeof(struct udphdr)));
 }
 
 /* Reads an IP header followed by another one. */
-static __always_inline bool unwrap_read_ipip(struct hint *hint, const struct packet *p, void *data, void *end)
+static __always_inline bool dsr_ingress_read_ipip(struct dsr_hint *hint, const struct packet *p, void *data,
+						  void *end)
 {
 	struct ipv6hdr *ip6;
 	struct iphdr *ip;
 
-	hint->direct = DIRECT_IPIP;
+	hint->direct = DSR_IPIP;
 	hint->len = p->l4 - p->l3;
 	if (p->is_v4) {
 		ip = packet_at(data, end, p->l3, sizeof(*ip));
@@ -134,12 +135,13 @@ static __always_inline bool unwrap_read_ipip(struct hint *hint, const struct pac
 }
 
 /* Reads a Geneve header with our option and no other. */
-static __always_inline bool unwrap_read_geneve(struct hint *hint, const struct packet *p, void *data, void *end)
+static __always_inline bool dsr_ingress_read_geneve(struct dsr_hint *hint, const struct packet *p, void *data,
+						    void *end)
 {
 	__u32 base = p->is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	struct tunnel *t = packet_at(data, end, p->l4, sizeof(*t));
 
-	hint->direct = DIRECT_GENEVE;
+	hint->direct = DSR_GENEVE;
 	hint->len = base + sizeof(*t);
 	if (!t || p->is_fragment || p->l4 != p->l3 + base || t->geneve.words != GENEVE_WORDS ||
 	    t->geneve.class != bpf_htons(GENEVE_CLASS) || t->geneve.type != GENEVE_BACKEND || t->geneve.len != 1)
@@ -149,20 +151,21 @@ static __always_inline bool unwrap_read_geneve(struct hint *hint, const struct p
 }
 
 /* Reads a packet's encapsulation. False: it is not from another node, neither forwarded to a
- * backend here nor given back, see back.h. */
-static __noinline int unwrap_read(struct hint *hint, const struct packet *p, void *data, void *end)
+ * backend here nor given back, see dsr_return.h. */
+static __noinline int dsr_ingress_read(struct dsr_hint *hint, const struct packet *p, void *data, void *end)
 {
 	hint->backend = p->flow.daddr;
 	hint->from = p->flow.saddr;
-	return p->flow.proto == IPPROTO_UDP ? unwrap_read_geneve(hint, p, data, end)
-					    : unwrap_read_ipip(hint, p, data, end);
+	return p->flow.proto == IPPROTO_UDP ? dsr_ingress_read_geneve(hint, p, data, end)
+					    : dsr_ingress_read_ipip(hint, p, data, end);
 }
 
 /* Says whether the inner packet of the encapsulation that was read is for a frontend. Returns an enum
- * unwrap_to. */
-static __noinline int unwrap_is_ours(const struct hint *hint, const struct packet *p, void *data, void *end)
+ * dsr_ingress_to. */
+static __noinline int dsr_ingress_is_ours(const struct dsr_hint *hint, const struct packet *p, void *data,
+					  void *end)
 {
 	__u32 at = p->l3 + hint->len;
 
-	return p->is_v4 ? unwrap_is_for4(at, data, end) : unwrap_is_for6(at, data, end);
+	return p->is_v4 ? dsr_ingress_is_for4(at, data, end) : dsr_ingress_is_for6(at, data, end);
 }

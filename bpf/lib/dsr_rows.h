@@ -17,13 +17,13 @@ enum hosted {
 };
 
 /* The backend that another node chose for the current packet. */
-struct hint {
+struct dsr_hint {
 	struct addr backend;
 	struct addr from; /* the forwarding node */
-	__be16 port;	  /* zero: none; the packet is given back, see back.h */
+	__be16 port;	  /* zero: none; the packet is given back, see dsr_return.h */
 	__u16 len;	  /* length of the encapsulation that the node added */
-	__u16 direct;	  /* kind of that encapsulation, an enum direct */
+	__u16 direct;	  /* kind of that encapsulation, an enum dsr_mode */
 	__u16 is_known;	  /* the backend serves what the client dialed, as far as is known here */
 };
 
-_Static_assert(sizeof(struct hint) == 40, "a row has no hidden padding");
+_Static_assert(sizeof(struct dsr_hint) == 40, "a row has no hidden padding");

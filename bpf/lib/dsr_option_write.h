@@ -3,7 +3,7 @@
  * option. */
 #pragma once
 
-#include "option.h"
+#include "dsr_option.h"
 #include "rewrite.h"
 
 /* Changes a packet's destination to the action's and keeps its source. That cannot come from the
@@ -27,24 +27,24 @@ static __noinline int rewrite_target(void *data, void *end, const struct packet 
 	return true;
 }
 
-static __always_inline int option_write4(void *data, void *end, const struct packet *p)
+static __always_inline int dsr_option_write4(void *data, void *end, const struct packet *p)
 {
 	struct iphdr *ip = packet_at(data, end, p->l3, sizeof(*ip) + sizeof(struct option4));
 
-	return ip ? option_put4(ip, &p->flow) : -1;
+	return ip ? dsr_option_put4(ip, &p->flow) : -1;
 }
 
-static __always_inline int option_write6(void *data, void *end, const struct packet *p)
+static __always_inline int dsr_option_write6(void *data, void *end, const struct packet *p)
 {
 	struct ipv6hdr *ip = packet_at(data, end, p->l3, sizeof(*ip) + sizeof(struct option6));
 
-	return ip ? option_put6(ip, &p->flow) : -1;
+	return ip ? dsr_option_put6(ip, &p->flow) : -1;
 }
 
 /* Writes the option into the room that was made for it. Returns the change to the sum over the
  * whole packet, which in IPv4 is zero because the header's checksum compensates, or a negative
  * value if the packet is not what was parsed before. */
-static __noinline int option_write(void *data, void *end, const struct packet *p)
+static __noinline int dsr_option_write(void *data, void *end, const struct packet *p)
 {
-	return p->is_v4 ? option_write4(data, end, p) : option_write6(data, end, p);
+	return p->is_v4 ? dsr_option_write4(data, end, p) : dsr_option_write6(data, end, p);
 }

@@ -10,7 +10,7 @@
 #include "ranges.h"
 
 /* Reports whether a service has a backend on this node. */
-static __always_inline bool hosted_serves(const struct hint *hint, __u32 service)
+static __always_inline bool dsr_ingress_serves(const struct dsr_hint *hint, __u32 service)
 {
 	struct svc_key key = {
 		.addr = hint->backend, .port = hint->port, .hosted = HOSTED_BACKEND, .service = service
@@ -20,7 +20,7 @@ static __always_inline bool hosted_serves(const struct hint *hint, __u32 service
 }
 
 /* Looks up a NodePort of another node, whose address is not known here. */
-static __always_inline struct svc *hosted_node_port(struct svc_key *key)
+static __always_inline struct svc *dsr_ingress_node_port(struct svc_key *key)
 {
 	struct svc *svc;
 
@@ -32,35 +32,35 @@ static __always_inline struct svc *hosted_node_port(struct svc_key *key)
 /* Finds the frontend of a packet from another node, unless this node has it as well: a frontend
  * that is closed here, because the node is drained, is still one on other nodes until they
  * finish. */
-static __always_inline struct svc *hosted_frontend(const struct flow *flow)
+static __always_inline struct svc *dsr_ingress_frontend(const struct flow *flow)
 {
 	struct svc_key key = { .addr = flow->daddr, .port = flow->dport, .proto = flow->proto };
-	struct svc *svc = hosted_node_port(&key);
+	struct svc *svc = dsr_ingress_node_port(&key);
 
 	if (svc)
 		return svc;
 	key.hosted = HOSTED_BACKEND;
 	key.addr = flow->daddr;
 	svc = bpf_map_lookup_elem(&svcs, &key);
-	return svc ? svc : hosted_node_port(&key);
+	return svc ? svc : dsr_ingress_node_port(&key);
 }
 
 /* What another node said about the current packet. It is in a map because functions on the way
  * there have no stack to spare. */
-static __always_inline struct hint *hosted_hint(void)
+static __always_inline struct dsr_hint *dsr_ingress_hint(void)
 {
 	__u32 zero = 0;
 
-	return bpf_map_lookup_elem(&hints, &zero);
+	return bpf_map_lookup_elem(&dsr_hints, &zero);
 }
 
 /* Points the first packet of a flow at the backend that another node chose. If the service has no
- * such backend here, as far as this node knows, the packet is to be given back (see back.h), since
+ * such backend here, as far as this node knows, the packet is to be given back (see dsr_return.h), since
  * nodes learn of endpoints at different times. An option does not tell whom to give it back to, and
  * anybody can write one. False: this node serves the packet as if its client had dialed here. */
-static __noinline int hosted_target(const struct packet *p, struct svc *svc, struct action *a)
+static __noinline int dsr_ingress_target(const struct packet *p, struct svc *svc, struct action *a)
 {
-	struct hint *hint = hosted_hint();
+	struct dsr_hint *hint = dsr_ingress_hint();
 	__u32 index = svc->service;
 	struct service *service = bpf_map_lookup_elem(&services, &index);
 
@@ -70,8 +70,8 @@ static __noinline int hosted_target(const struct packet *p, struct svc *svc, str
 		return !action_drop(a, REASON_STRAY);
 	if (svc->kind == SVC_LOAD_BALANCER && !ranges_allow(service, index, &p->flow.saddr))
 		return !action_drop(a, REASON_SOURCE_RANGE);
-	hint->is_known = hosted_serves(hint, index);
-	if (hint->direct == DIRECT_OFF && (!hint->is_known || service->flags & SERVICE_SOURCE_RANGES))
+	hint->is_known = dsr_ingress_serves(hint, index);
+	if (hint->direct == DSR_OFF && (!hint->is_known || service->flags & SERVICE_SOURCE_RANGES))
 		return false;
 	a->verdict = VERDICT_REWRITE;
 	__builtin_memset(&a->to, 0, sizeof(a->to));
