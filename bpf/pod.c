@@ -242,7 +242,7 @@ static __always_inline __u64 pod_book(struct __sk_buff *skb, __u32 ifindex, bool
 static __always_inline int pod_proxy(struct __sk_buff *skb, struct packet *p, __u32 proxy)
 {
 	__u32 ifindex = skb->ifindex;
-	bool waits = cfg.pair && edt_limits(ifindex);
+	bool waits = cfg.pacer && edt_limits(ifindex);
 	int outcome = proxy_take(skb, p, proxy, !waits);
 	__u64 at;
 
@@ -254,13 +254,13 @@ static __always_inline int pod_proxy(struct __sk_buff *skb, struct packet *p, __
 		return bpf_redirect_neigh(PROXY_DEVICE, NULL, 0, 0);
 	at = pod_book(skb, ifindex, p->is_v4);
 	return at == EDT_BEYOND_HORIZON ? pod_drop(skb, p, REASON_HORIZON)
-					: pair_enter(skb, at, PAIR_PROXY, ifindex);
+					: pacer_enter(skb, at, PACER_PROXY, ifindex);
 }
 
 /* Delays a packet from a pod to its node, on the node. */
 static __always_inline int pod_stay(struct __sk_buff *skb, __u64 at)
 {
-	return pair_enter(skb, at, PAIR_NODE, skb->ifindex);
+	return pacer_enter(skb, at, PACER_NODE, skb->ifindex);
 }
 
 /* Sends a pod's packet about its link to the stack at its time. Neighbor discovery and ARP need not
@@ -272,18 +272,18 @@ static __noinline int pod_send_near(struct __sk_buff *skb, struct packet *p, int
 
 	if (p->l3 && tunnel_may_be(skb, p) && tunnel_is_entered(skb))
 		return pod_drop(skb, p, REASON_TUNNEL_PORT);
-	if (cfg.pair && (about == ANTISPOOF_NEAR || (p->l3 && !pod_is_near(p, NULL))))
+	if (cfg.pacer && (about == ANTISPOOF_NEAR || (p->l3 && !pod_is_near(p, NULL))))
 		at = pod_book(skb, skb->ifindex, p->is_v4);
 	if (at == EDT_BEYOND_HORIZON)
 		return pod_drop(skb, p, REASON_HORIZON);
-	return pair_is_due(at) ? pod_stay(skb, at) : POD_NEXT;
+	return pacer_is_due(at) ? pod_stay(skb, at) : POD_NEXT;
 }
 
 /* Sends a pod's packet to its destination at its time. If it leaves by a device it waits there.
  * Otherwise it waits before it is sent on, to arrive in the usual way. Out of line: the stack is full. */
 static __noinline int pod_send(struct __sk_buff *skb, struct packet *p, const struct pod *to)
 {
-	bool paced = cfg.pair;
+	bool paced = cfg.pacer;
 	__u64 at;
 
 	if (!to && tunnel_may_be(skb, p) && tunnel_is_entered(skb))
@@ -294,7 +294,7 @@ static __noinline int pod_send(struct __sk_buff *skb, struct packet *p, const st
 		return pod_drop(skb, p, REASON_HORIZON);
 	if (to && cfg.bypass)
 		return pod_sent(skb, p, pods_send(skb, p, to, at));
-	if (paced && pair_is_due(at)) {
+	if (paced && pacer_is_due(at)) {
 		if (pod_is_near(p, to))
 			return pod_stay(skb, at);
 		edt_stamp(skb, at);
@@ -365,9 +365,9 @@ static __noinline int pod_expect(struct __sk_buff *skb)
 /* Delays what a pod receives or sends until its time. The kernel gives only IP packets a departure
  * time. Other frames continue at once, but use up time of later packets, and are dropped like these
  * if they are too far ahead. Otherwise a pod could bypass its rate with them. */
-static __noinline int pod_wait(struct __sk_buff *skb, enum pair_way way)
+static __noinline int pod_wait(struct __sk_buff *skb, enum pacer_way way)
 {
-	bool is_v4 = skb->protocol == bpf_htons(ETH_P_IP), sends = way == PAIR_NODE;
+	bool is_v4 = skb->protocol == bpf_htons(ETH_P_IP), sends = way == PACER_NODE;
 	__u32 ifindex = skb->ifindex;
 	struct packet p = {};
 	__u64 at;
@@ -379,7 +379,7 @@ static __noinline int pod_wait(struct __sk_buff *skb, enum pair_way way)
 		read_packet(skb, &p, 0);
 		return pod_drop_at(skb, &p, sends ? REASON_HORIZON : REASON_JAM, sends ? CT_FROM_POD : CT_TO_POD);
 	}
-	return edt_is_ip(skb) && pair_is_due(at) ? pair_enter(skb, at, way, ifindex) : POD_NEXT;
+	return edt_is_ip(skb) && pacer_is_due(at) ? pacer_enter(skb, at, way, ifindex) : POD_NEXT;
 }
 
 /* What the stack, or a program, sends to a pod. */
@@ -392,18 +392,18 @@ int tc_to_pod(struct __sk_buff *skb)
 		pod_expect(skb);
 	if (inside_is_used(INSIDE_POD) && pod_translate(skb, &p, CT_TO_POD) == POD_DROP)
 		return POD_DROP;
-	return cfg.pair ? pod_wait(skb, PAIR_POD) : POD_NEXT;
+	return cfg.pacer ? pod_wait(skb, PACER_POD) : POD_NEXT;
 }
 
 /* At the device of a pod that belongs to another plugin, packets are only delayed, and nothing is
  * known about their destinations. The programs behind this one see each packet once, after its
  * delay. */
-static __always_inline int chained_wait(struct __sk_buff *skb, enum pair_way way)
+static __always_inline int chained_wait(struct __sk_buff *skb, enum pacer_way way)
 {
 	if (checked_is(skb)) {
 		skb->mark = 0;
 		skb->tc_index = 0;
-		if (way == PAIR_NODE)
+		if (way == PACER_NODE)
 			edt_prefer_again(skb, skb->ifindex);
 		return POD_NEXT;
 	}
@@ -413,13 +413,13 @@ static __always_inline int chained_wait(struct __sk_buff *skb, enum pair_way way
 SEC("tc")
 int tc_from_chained(struct __sk_buff *skb)
 {
-	return chained_wait(skb, PAIR_NODE);
+	return chained_wait(skb, PACER_NODE);
 }
 
 SEC("tc")
 int tc_to_chained(struct __sk_buff *skb)
 {
-	return chained_wait(skb, PAIR_BACK);
+	return chained_wait(skb, PACER_BACK);
 }
 
 /* Sends a delayed packet to its pod's proxy. If that has started or stopped meanwhile, tc_from_pod
@@ -441,25 +441,25 @@ static __always_inline int pod_proxy_now(struct __sk_buff *skb, __u32 ifindex)
 
 /* Sends on a packet that has been delayed, as if it had not been. */
 SEC("tc")
-int tc_from_pair(struct __sk_buff *skb)
+int tc_from_pacer(struct __sk_buff *skb)
 {
-	__u32 way = skb->mark & PAIR_WAYS, ifindex = skb->mark & ~PAIR_WAYS;
+	__u32 way = skb->mark & PACER_WAYS, ifindex = skb->mark & ~PACER_WAYS;
 
 	skb->mark = 0;
-	if (way == PAIR_NODE || way == PAIR_BACK)
+	if (way == PACER_NODE || way == PACER_BACK)
 		checked_set(skb);
 	bpf_skb_set_tstamp(skb, 0, BPF_SKB_TSTAMP_UNSPEC);
 	/* The destination MAC address does not matter here. */
 	bpf_skb_change_type(skb, 0 /* PACKET_HOST */);
 	switch (way) {
-	case PAIR_POD:
+	case PACER_POD:
 		return bpf_redirect_peer(ifindex, 0);
-	case PAIR_DEVICE:
-	case PAIR_BACK:
+	case PACER_DEVICE:
+	case PACER_BACK:
 		return bpf_redirect(ifindex, 0);
-	case PAIR_NODE:
+	case PACER_NODE:
 		return bpf_redirect(ifindex, BPF_F_INGRESS);
-	case PAIR_PROXY:
+	case PACER_PROXY:
 		return pod_proxy_now(skb, ifindex);
 	}
 	return POD_DROP;

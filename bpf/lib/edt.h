@@ -3,7 +3,7 @@
  * time, and the fq queue of the device it leaves by delays it until then. The time is set at the
  * pod's own device, where the pod is known, and stays with the packet through the stack, past it,
  * and into a tunnel. A packet that leaves by no device of the node is delayed at a device made for
- * this (pair.h). */
+ * this (pacer.h). */
 #pragma once
 
 #include "jumbo.h"

@@ -19,7 +19,7 @@ struct packet_config {
 	__u16 masquerade;
 	__u32 bypass; /* nonzero: pods' packets bypass the node's stack */
 	/* nonzero: pods may have rates; the device at which packets that stay on the node wait */
-	__u32 pair;
+	__u32 pacer;
 	/* nonzero: a tunnel leads to the pods of other nodes; its UDP port, in host byte order */
 	__u32 tunnel_port;
 	/* nonzero: other nodes may send through the tunnel and in Geneve from any source port, as they

@@ -9,7 +9,7 @@
 #include "jumbo.h"
 #include "maps.h"
 #include "packet.h"
-#include "pair.h"
+#include "pacer.h"
 
 static __always_inline struct pod *pods_at(const struct addr *addr)
 {
@@ -102,15 +102,15 @@ static __always_inline int pods_send(struct __sk_buff *skb, struct packet *p, co
 
 	if (p->ttl <= 1 || (is_answer && !pods_fit(skb, ifindex)) || !pods_hop(skb, p, pod->mac, pod->host_mac))
 		return PODS_STACK;
-	if (cfg.pair) {
+	if (cfg.pacer) {
 		if (!is_answer)
 			in = edt_book(skb, ifindex, PACE_IN, p->is_v4);
 		if (in == EDT_BEYOND_HORIZON)
 			return PODS_OVER_RATE;
 		if (in > at)
 			at = in;
-		if (pair_is_due(at))
-			return pair_enter(skb, at, is_answer ? PAIR_DEVICE : PAIR_POD, ifindex);
+		if (pacer_is_due(at))
+			return pacer_enter(skb, at, is_answer ? PACER_DEVICE : PACER_POD, ifindex);
 	}
 	return is_answer || !skb->ingress_ifindex ? bpf_redirect(ifindex, 0) : bpf_redirect_peer(ifindex, 0);
 }

@@ -430,7 +430,7 @@ type MapsPacketConfig struct {
 	Growing           uint16
 	Masquerade        uint16
 	Bypass            uint32
-	Pair              uint32
+	Pacer             uint32
 	TunnelPort        uint32
 	AnySourcePort     uint32
 	Checked           uint64

@@ -66,7 +66,7 @@ const (
 	PodMapWays           = "ways"
 	PodProgTcFromChained = "tc_from_chained"
 	PodProgTcFromLo      = "tc_from_lo"
-	PodProgTcFromPair    = "tc_from_pair"
+	PodProgTcFromPacer   = "tc_from_pacer"
 	PodProgTcFromPod     = "tc_from_pod"
 	PodProgTcToChained   = "tc_to_chained"
 	PodProgTcToLo        = "tc_to_lo"
@@ -118,7 +118,7 @@ type PodSpecs struct {
 type PodProgramSpecs struct {
 	TcFromChained *ebpf.ProgramSpec `ebpf:"tc_from_chained"`
 	TcFromLo      *ebpf.ProgramSpec `ebpf:"tc_from_lo"`
-	TcFromPair    *ebpf.ProgramSpec `ebpf:"tc_from_pair"`
+	TcFromPacer   *ebpf.ProgramSpec `ebpf:"tc_from_pacer"`
 	TcFromPod     *ebpf.ProgramSpec `ebpf:"tc_from_pod"`
 	TcToChained   *ebpf.ProgramSpec `ebpf:"tc_to_chained"`
 	TcToLo        *ebpf.ProgramSpec `ebpf:"tc_to_lo"`
@@ -322,7 +322,7 @@ type PodVariables struct {
 type PodPrograms struct {
 	TcFromChained *ebpf.Program `ebpf:"tc_from_chained"`
 	TcFromLo      *ebpf.Program `ebpf:"tc_from_lo"`
-	TcFromPair    *ebpf.Program `ebpf:"tc_from_pair"`
+	TcFromPacer   *ebpf.Program `ebpf:"tc_from_pacer"`
 	TcFromPod     *ebpf.Program `ebpf:"tc_from_pod"`
 	TcToChained   *ebpf.Program `ebpf:"tc_to_chained"`
 	TcToLo        *ebpf.Program `ebpf:"tc_to_lo"`
@@ -333,7 +333,7 @@ func (p *PodPrograms) Close() error {
 	return _PodClose(
 		p.TcFromChained,
 		p.TcFromLo,
-		p.TcFromPair,
+		p.TcFromPacer,
 		p.TcFromPod,
 		p.TcToChained,
 		p.TcToLo,

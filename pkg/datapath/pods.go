@@ -31,7 +31,7 @@ func (d *Datapath) loadPods(m *maps.Maps, fields map[string]uint64, progs *devic
 		from, to = "tc_from_chained", "tc_to_chained"
 	}
 	for name := range spec.Programs {
-		if name != from && name != to && name != "tc_from_pair" && (d.packets.Chained || strings.HasSuffix(name, "_chained")) {
+		if name != from && name != to && name != "tc_from_pacer" && (d.packets.Chained || strings.HasSuffix(name, "_chained")) {
 			delete(spec.Programs, name)
 		}
 	}
@@ -45,7 +45,7 @@ func (d *Datapath) loadPods(m *maps.Maps, fields map[string]uint64, progs *devic
 		progs.FromLo, progs.ToLo = loaded.DetachProgram("tc_from_lo"), loaded.DetachProgram("tc_to_lo")
 	}
 	if d.packets.Pair != 0 {
-		progs.FromPair = loaded.DetachProgram("tc_from_pair")
+		progs.FromPair = loaded.DetachProgram("tc_from_pacer")
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ const (
 	toPod         = "tc_to_pod"
 	fromLo        = "tc_from_lo"
 	toLo          = "tc_to_lo"
-	fromPair      = "tc_from_pair"
+	fromPair      = "tc_from_pacer"
 )
 
 func pinName(program string, index int) string { return program + "-" + strconv.Itoa(index) }

@@ -53,7 +53,7 @@ func newPaced(t *testing.T, rate uint64) *paced {
 func newPacedOf(t *testing.T, rate uint64, bypass bool) *paced {
 	t.Helper()
 	config := standardConfig()
-	config.Pair = waits
+	config.Pacer = waits
 	if bypass {
 		config.Bypass = 1
 	}

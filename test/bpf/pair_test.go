@@ -165,7 +165,7 @@ func TestWaited(t *testing.T) {
 		{toPod | 2, "redirect", 0}, {byDevice | 2, "redirect", 0}, {toNode | 1, "redirect", again}, {4<<28 | 1, "drop", 0},
 		{onward | 2, "redirect", again}, {toProxy | 9, "drop", 0}, {0, "drop", 0}, {7<<28 | 1, "drop", 0}, {again, "drop", 0},
 	} {
-		verdict, out, after := p.try(t, "tc_from_pair", skbtimed{Mark: c.mark, Tstamp: 5}, frame)
+		verdict, out, after := p.try(t, "tc_from_pacer", skbtimed{Mark: c.mark, Tstamp: 5}, frame)
 		if verdict != c.want || out.Mark != c.then || out.Tstamp != 0 || !bytes.Equal(frame, after) {
 			t.Errorf("%#x: %s with mark %#x at %d", c.mark, verdict, out.Mark, out.Tstamp)
 		}
@@ -301,7 +301,7 @@ func TestArrivalsFromOutside(t *testing.T) {
 	for _, from := range []string{outside4, outside6} {
 		t.Run(from, func(t *testing.T) {
 			config := standardConfig()
-			config.Pair, config.Bypass = waits, 1
+			config.Pacer, config.Bypass = waits, 1
 			p := &paced{newWorldOf(t, hooks()[0], config)}
 			p.limitTo(t, maps.Rates{In: 1e6})
 			to, back := pod4+":80", from+":4000"

@@ -30,7 +30,7 @@ func configs(short bool) []bpf.MapsPacketConfig {
 		HashKey0: ^uint64(0), HashKey1: ^uint64(0), HashKey2: ^uint64(0), HashKey3: ^uint64(0), HashKey4: ^uint64(0),
 	}
 	rated := on
-	rated.Pair = math.MaxUint32
+	rated.Pacer = math.MaxUint32
 	if short {
 		return []bpf.MapsPacketConfig{off, on, rated}
 	}
@@ -48,7 +48,7 @@ func configs(short bool) []bpf.MapsPacketConfig {
 	for bits := range uint16(16) {
 		list = append(list, bpf.MapsPacketConfig{
 			SnatFirst: 1, SnatLast: 65535, TickShift: 10, ExternalClusterip: 1, Own: 1,
-			DsrAccept: 1, TunnelPort: uint32(bits>>2&1) * 8472, AnySourcePort: uint32(bits >> 3), Growing: bits & 1, Masquerade: bits >> 1 & 1, Bypass: uint32(bits >> 2 & 1), Pair: uint32(bits>>3) * math.MaxUint32,
+			DsrAccept: 1, TunnelPort: uint32(bits>>2&1) * 8472, AnySourcePort: uint32(bits >> 3), Growing: bits & 1, Masquerade: bits >> 1 & 1, Bypass: uint32(bits >> 2 & 1), Pacer: uint32(bits>>3) * math.MaxUint32,
 		})
 	}
 	return list

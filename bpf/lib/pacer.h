@@ -10,30 +10,30 @@
 #include "edt.h"
 
 /* Where a packet goes, in the upper bits of its mark; the lower bits are an interface index. */
-enum pair_way {
-	PAIR_POD = 1U << 28, /* to the peer of the interface, a pod's */
+enum pacer_way {
+	PACER_POD = 1U << 28, /* to the peer of the interface, a pod's */
 	/* the same by the interface itself, because tc_to_pod has to translate it */
-	PAIR_DEVICE = 2U << 28,
+	PACER_DEVICE = 2U << 28,
 	/* to the stack, as if coming from the interface of the pod that sent it */
-	PAIR_NODE = 3U << 28,
-	PAIR_PROXY = 5U << 28, /* to the proxy of the pod that sent it */
+	PACER_NODE = 3U << 28,
+	PACER_PROXY = 5U << 28, /* to the proxy of the pod that sent it */
 	/* on by the interface, which is another plugin's, as if it had not waited */
-	PAIR_BACK = 6U << 28,
-	PAIR_WAYS = 15U << 28,
+	PACER_BACK = 6U << 28,
+	PACER_WAYS = 15U << 28,
 };
 
 /* Reports whether a packet has to wait. If its time is well past, no earlier packet still waits, so
  * it cannot overtake one. */
-static __always_inline bool pair_is_due(__u64 at)
+static __always_inline bool pacer_is_due(__u64 at)
 {
 	return at > EDT_BEYOND_HORIZON && at + EDT_BURST / 4 > bpf_ktime_get_ns();
 }
 
 /* Delays a packet until its time. No node has ever had an interface index too large for the
  * mark. */
-static __always_inline int pair_enter(struct __sk_buff *skb, __u64 at, __u32 way, __u32 ifindex)
+static __always_inline int pacer_enter(struct __sk_buff *skb, __u64 at, __u32 way, __u32 ifindex)
 {
-	skb->mark = way | (ifindex & ~PAIR_WAYS);
+	skb->mark = way | (ifindex & ~PACER_WAYS);
 	edt_stamp(skb, at);
-	return bpf_redirect(cfg.pair, 0);
+	return bpf_redirect(cfg.pacer, 0);
 }
