@@ -12,7 +12,7 @@
 #include "lib/echo.h"
 #include "lib/event.h"
 #include "lib/fragments.h"
-#include "lib/hold.h"
+#include "lib/receive_window.h"
 #include "lib/icmp.h"
 #include "lib/masquerade.h"
 #include "lib/near.h"
@@ -233,7 +233,7 @@ __noinline int pod_dials(struct __sk_buff *skb, struct packet *p)
 /* Books the departure of a pod's packet, and slows down those who send to the pod. */
 static __always_inline __u64 pod_book(struct __sk_buff *skb, __u32 ifindex, bool is_v4)
 {
-	hold_senders(skb, ifindex, is_v4);
+	receive_window_lower(skb, ifindex, is_v4);
 	return edt_book(skb, ifindex, PACE_OUT, is_v4);
 }
 

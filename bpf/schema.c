@@ -18,7 +18,7 @@ const enum pod_flag *pod_flag_type __attribute__((unused));
 const enum pod_proxy *pod_proxy_type __attribute__((unused));
 const enum pace_kind *pace_kind_type __attribute__((unused));
 const enum pod_class *pod_class_type __attribute__((unused));
-const struct pod_window *pod_window_type __attribute__((unused));
+const struct receive_window *receive_window_type __attribute__((unused));
 const enum hosted *hosted_type __attribute__((unused));
 const enum node_addr_flag *node_addr_flag_type __attribute__((unused));
 const enum cluster_node_flag *cluster_node_flag_type __attribute__((unused));

@@ -9,7 +9,7 @@
 #include "jumbo.h"
 #include "maps.h"
 #include "packet.h"
-#include "window.h"
+#include "receive_window_share.h"
 
 #define EDT_SECOND 1000000000ULL
 #define EDT_HORIZON (2 * EDT_SECOND) /* a sent packet is dropped if it would wait longer */
@@ -309,10 +309,10 @@ static __always_inline __u64 edt_book_in(struct __sk_buff *skb, const struct pod
 	/* With a VLAN tag before IP, the kernel's helper would change bytes of the tag. */
 	if (at > d.now + EDT_JAM && edt_is_ip(skb) && bpf_skb_ecn_set_ce(skb) > 0)
 		__sync_fetch_and_add(&pace->marked, 1);
-	window_note(skb, &pace->window, rate, d.now,
-		    at == EDT_BEYOND_HORIZON ? EDT_PATIENCE
-		    : at > d.now	     ? at - d.now
-					     : 0);
+	receive_window_note(skb, &pace->window, rate, d.now,
+			    at == EDT_BEYOND_HORIZON ? EDT_PATIENCE
+			    : at > d.now	     ? at - d.now
+						     : 0);
 	return at;
 }
 

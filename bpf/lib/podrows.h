@@ -95,8 +95,8 @@ struct pace_key {
 	__u32 kind; /* enum pace_kind */
 };
 
-/* How much senders to a pod may have in flight, see window.h. */
-struct pod_window {
+/* How much senders to a pod may have in flight, see receive_window_share.h. */
+struct receive_window {
 	__u64 bytes; /* for each sender; zero: unlimited */
 	__u64 part;  /* fraction of an equal part, in sixteenths */
 	__u64 began; /* start of the current round */
@@ -112,7 +112,7 @@ struct pod_pace {
 	/* packets marked with ECN CE, which tells their receiver and so their sender of
 	 * congestion */
 	__u64 marked;
-	struct pod_window window;
+	struct receive_window window;
 	__u64 size; /* average of late, in sixteenths of a byte, see edt.h */
 };
 

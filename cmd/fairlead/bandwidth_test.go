@@ -105,7 +105,7 @@ func TestBandwidthList(t *testing.T) {
 	)
 	in, out := uint32(bpf.MapsPaceKindPACE_IN), uint32(bpf.MapsPaceKindPACE_OUT)
 	has(t, m.PodPaces, bpf.MapsPaceKey{Ifindex: 10007, Kind: out}, bpf.MapsPodPace{Sent: 1, Dropped: 2})
-	has(t, m.PodPaces, bpf.MapsPaceKey{Ifindex: 10007, Kind: in}, bpf.MapsPodPace{Sent: 1, Dropped: 3, Marked: 4, Window: bpf.MapsPodWindow{Bytes: 500_000}})
+	has(t, m.PodPaces, bpf.MapsPaceKey{Ifindex: 10007, Kind: in}, bpf.MapsPodPace{Sent: 1, Dropped: 3, Marked: 4, Window: bpf.MapsReceiveWindow{Bytes: 500_000}})
 	has(t, m.SharePaces, maps.ShareOf("shop"), bpf.MapsPodPace{Sent: 1, Dropped: 5})
 	record := func(index int, device, ifName string, chained bool, pod cni.Pod) {
 		t.Helper()

@@ -478,7 +478,7 @@ type MapsPodPace struct {
 	Sent    uint64
 	Dropped uint64
 	Marked  uint64
-	Window  MapsPodWindow
+	Window  MapsReceiveWindow
 	Size    uint64
 }
 
@@ -497,15 +497,6 @@ type MapsPodRate struct {
 	Share uint64
 	Class uint32
 	Pace  uint32
-}
-
-type MapsPodWindow struct {
-	_           structs.HostLayout
-	Bytes       uint64
-	Part        uint64
-	Began       uint64
-	Flows       uint64
-	FlowsBefore uint64
 }
 
 type MapsPrefixKey struct {
@@ -569,6 +560,15 @@ const (
 	MapsReasonREASON_NO_SERVICE    MapsReason = 35
 	MapsReasonREASONS              MapsReason = 36
 )
+
+type MapsReceiveWindow struct {
+	_           structs.HostLayout
+	Bytes       uint64
+	Part        uint64
+	Began       uint64
+	Flows       uint64
+	FlowsBefore uint64
+}
 
 type MapsService struct {
 	_               structs.HostLayout
@@ -799,9 +799,9 @@ const (
 	MapsVarPodClassType        = "pod_class_type"
 	MapsVarPodFlagType         = "pod_flag_type"
 	MapsVarPodProxyType        = "pod_proxy_type"
-	MapsVarPodWindowType       = "pod_window_type"
 	MapsVarRangeBitsType       = "range_bits_type"
 	MapsVarReasonType          = "reason_type"
+	MapsVarReceiveWindowType   = "receive_window_type"
 	MapsVarServiceFlagType     = "service_flag_type"
 	MapsVarSnatAddrType        = "snat_addr_type"
 	MapsVarSvcKindType         = "svc_kind_type"
@@ -938,9 +938,9 @@ type MapsVariableSpecs struct {
 	PodClassType        *ebpf.VariableSpec `ebpf:"pod_class_type"`
 	PodFlagType         *ebpf.VariableSpec `ebpf:"pod_flag_type"`
 	PodProxyType        *ebpf.VariableSpec `ebpf:"pod_proxy_type"`
-	PodWindowType       *ebpf.VariableSpec `ebpf:"pod_window_type"`
 	RangeBitsType       *ebpf.VariableSpec `ebpf:"range_bits_type"`
 	ReasonType          *ebpf.VariableSpec `ebpf:"reason_type"`
+	ReceiveWindowType   *ebpf.VariableSpec `ebpf:"receive_window_type"`
 	ServiceFlagType     *ebpf.VariableSpec `ebpf:"service_flag_type"`
 	SnatAddrType        *ebpf.VariableSpec `ebpf:"snat_addr_type"`
 	SvcKindType         *ebpf.VariableSpec `ebpf:"svc_kind_type"`
@@ -1100,9 +1100,9 @@ type MapsVariables struct {
 	PodClassType        *ebpf.Variable `ebpf:"pod_class_type"`
 	PodFlagType         *ebpf.Variable `ebpf:"pod_flag_type"`
 	PodProxyType        *ebpf.Variable `ebpf:"pod_proxy_type"`
-	PodWindowType       *ebpf.Variable `ebpf:"pod_window_type"`
 	RangeBitsType       *ebpf.Variable `ebpf:"range_bits_type"`
 	ReasonType          *ebpf.Variable `ebpf:"reason_type"`
+	ReceiveWindowType   *ebpf.Variable `ebpf:"receive_window_type"`
 	ServiceFlagType     *ebpf.Variable `ebpf:"service_flag_type"`
 	SnatAddrType        *ebpf.Variable `ebpf:"snat_addr_type"`
 	SvcKindType         *ebpf.Variable `ebpf:"svc_kind_type"`

@@ -62,7 +62,7 @@ func TestRates(t *testing.T) {
 	sent := func(rate uint64) *Pace { return &Pace{Rate: rate, Passed: 6, Dropped: 7, Marked: 8, Window: 9} }
 	check(m.AddPod(slow))
 	require("added", map[uint32]Paced{7: {Of: 7, Out: &Pace{Rate: 1000}}})
-	check(m.PodPaces.Put(&bpf.MapsPaceKey{Ifindex: 7}, &bpf.MapsPodPace{Next: 5, Sent: 6, Dropped: 7, Marked: 8, Window: bpf.MapsPodWindow{Bytes: 9}}))
+	check(m.PodPaces.Put(&bpf.MapsPaceKey{Ifindex: 7}, &bpf.MapsPodPace{Next: 5, Sent: 6, Dropped: 7, Marked: 8, Window: bpf.MapsReceiveWindow{Bytes: 9}}))
 	check(m.AddPod(fast))
 	require("added at another rate", map[uint32]Paced{7: {Of: 7, Out: sent(2000), In: &Pace{Rate: 500}}})
 	set(slow, other)
@@ -90,7 +90,7 @@ func TestRates(t *testing.T) {
 		return all
 	}
 	check(m.AddPod(fast))
-	check(m.PodPaces.Put(&bpf.MapsPaceKey{Ifindex: 7}, &bpf.MapsPodPace{Next: 5, Sent: 6, Dropped: 7, Marked: 8, Window: bpf.MapsPodWindow{Bytes: 9}}))
+	check(m.PodPaces.Put(&bpf.MapsPaceKey{Ifindex: 7}, &bpf.MapsPodPace{Next: 5, Sent: 6, Dropped: 7, Marked: 8, Window: bpf.MapsReceiveWindow{Bytes: 9}}))
 	check(m.AddPod(second))
 	require("a second device", both(7))
 	set(fast, second)

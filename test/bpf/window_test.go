@@ -22,31 +22,31 @@ func TestWindow(t *testing.T) {
 	)
 	for _, c := range []struct {
 		name  string
-		row   bpf.MapsPodWindow // Began is how long ago
+		row   bpf.MapsReceiveWindow // Began is how long ago
 		wait  uint64
 		small bool
-		want  bpf.MapsPodWindow // Began: whether a new turn began; Flows: how many flows the turn has now
+		want  bpf.MapsReceiveWindow // Began: whether a new turn began; Flows: how many flows the turn has now
 	}{
-		{"the first packet of all", bpf.MapsPodWindow{Began: 1 << 40}, 0, false, bpf.MapsPodWindow{Part: free, Began: 1, Flows: 1}},
-		{"nobody has to wait", bpf.MapsPodWindow{Part: free}, 0, false, bpf.MapsPodWindow{Part: free, Flows: 1}},
-		{"not for long", bpf.MapsPodWindow{Part: free}, 130 * ms, false, bpf.MapsPodWindow{Part: free, Flows: 1}},
-		{"for long", bpf.MapsPodWindow{Part: free}, 220 * ms, false, bpf.MapsPodWindow{Part: equal, Flows: 1, Bytes: all + 1}},
-		{"for too long", bpf.MapsPodWindow{Part: free}, 700 * ms, false, bpf.MapsPodWindow{Part: equal, Flows: 1, Bytes: all + 1}},
-		{"with others", bpf.MapsPodWindow{Part: free, FlowsBefore: others}, 220 * ms, false, bpf.MapsPodWindow{Part: equal, Flows: 1, FlowsBefore: others, Bytes: all/64 + 1}},
-		{"an acknowledgment", bpf.MapsPodWindow{Part: equal}, 100 * ms, true, bpf.MapsPodWindow{Part: equal, Bytes: all + 1}},
-		{"still for long, in this turn", bpf.MapsPodWindow{Part: 12}, 400 * ms, false, bpf.MapsPodWindow{Part: 12, Flows: 1, Bytes: all*12/16 + 1}},
-		{"another turn", bpf.MapsPodWindow{Part: equal, Began: 300 * ms, Flows: others, FlowsBefore: 1}, 100 * ms, false, bpf.MapsPodWindow{Part: equal, Began: 1, Flows: 1, FlowsBefore: others, Bytes: all/64 + 1}},
-		{"too little comes", bpf.MapsPodWindow{Part: equal, Began: 300 * ms}, 30 * ms, false, bpf.MapsPodWindow{Part: equal + equal/4, Began: 1, Flows: 1, Bytes: all*5/4 + 1}},
-		{"and nobody has to be held", bpf.MapsPodWindow{Part: 900, Began: 300 * ms}, 0, false, bpf.MapsPodWindow{Part: 1125, Began: 1, Flows: 1}},
-		{"too much comes", bpf.MapsPodWindow{Part: equal, Began: 300 * ms}, 400 * ms, false, bpf.MapsPodWindow{Part: 12, Began: 1, Flows: 1, Bytes: all*12/16 + 1}},
-		{"however little they may", bpf.MapsPodWindow{Part: 4, Began: 300 * ms}, 400 * ms, false, bpf.MapsPodWindow{Part: 4, Began: 1, Flows: 1, Bytes: all/4 + 1}},
-		{"the first packet of all, at another processor", bpf.MapsPodWindow{}, 0, false, bpf.MapsPodWindow{Part: free, Flows: 1}},
-		{"the first, and it has to wait for long", bpf.MapsPodWindow{}, 220 * ms, false, bpf.MapsPodWindow{Part: equal, Flows: 1, Bytes: all + 1}},
-		{"no part, in the turn before", bpf.MapsPodWindow{Began: 300 * ms}, 100 * ms, false, bpf.MapsPodWindow{Part: free, Began: 1, Flows: 1}},
-		{"another processor's turn", bpf.MapsPodWindow{Part: 4, Began: later}, 400 * ms, false, bpf.MapsPodWindow{Part: 4, Flows: 1, Bytes: all/4 + 1}},
-		{"after a moment in which all who are far away wait to go on", bpf.MapsPodWindow{Part: equal, Began: second, Flows: others, FlowsBefore: others}, 0, false, bpf.MapsPodWindow{Part: equal + equal/4, Began: 1, Flows: 1, Bytes: all*5/4 + 1}},
-		{"after a pause", bpf.MapsPodWindow{Part: 4, Began: 3 * second, Flows: others, FlowsBefore: others, Bytes: 7}, 0, false, bpf.MapsPodWindow{Part: free, Began: 1, Flows: 1}},
-		{"after a pause, for long", bpf.MapsPodWindow{Part: free, Began: second, Flows: others}, 220 * ms, false, bpf.MapsPodWindow{Part: equal, Began: 1, Flows: 1, Bytes: all + 1}},
+		{"the first packet of all", bpf.MapsReceiveWindow{Began: 1 << 40}, 0, false, bpf.MapsReceiveWindow{Part: free, Began: 1, Flows: 1}},
+		{"nobody has to wait", bpf.MapsReceiveWindow{Part: free}, 0, false, bpf.MapsReceiveWindow{Part: free, Flows: 1}},
+		{"not for long", bpf.MapsReceiveWindow{Part: free}, 130 * ms, false, bpf.MapsReceiveWindow{Part: free, Flows: 1}},
+		{"for long", bpf.MapsReceiveWindow{Part: free}, 220 * ms, false, bpf.MapsReceiveWindow{Part: equal, Flows: 1, Bytes: all + 1}},
+		{"for too long", bpf.MapsReceiveWindow{Part: free}, 700 * ms, false, bpf.MapsReceiveWindow{Part: equal, Flows: 1, Bytes: all + 1}},
+		{"with others", bpf.MapsReceiveWindow{Part: free, FlowsBefore: others}, 220 * ms, false, bpf.MapsReceiveWindow{Part: equal, Flows: 1, FlowsBefore: others, Bytes: all/64 + 1}},
+		{"an acknowledgment", bpf.MapsReceiveWindow{Part: equal}, 100 * ms, true, bpf.MapsReceiveWindow{Part: equal, Bytes: all + 1}},
+		{"still for long, in this turn", bpf.MapsReceiveWindow{Part: 12}, 400 * ms, false, bpf.MapsReceiveWindow{Part: 12, Flows: 1, Bytes: all*12/16 + 1}},
+		{"another turn", bpf.MapsReceiveWindow{Part: equal, Began: 300 * ms, Flows: others, FlowsBefore: 1}, 100 * ms, false, bpf.MapsReceiveWindow{Part: equal, Began: 1, Flows: 1, FlowsBefore: others, Bytes: all/64 + 1}},
+		{"too little comes", bpf.MapsReceiveWindow{Part: equal, Began: 300 * ms}, 30 * ms, false, bpf.MapsReceiveWindow{Part: equal + equal/4, Began: 1, Flows: 1, Bytes: all*5/4 + 1}},
+		{"and nobody has to be held", bpf.MapsReceiveWindow{Part: 900, Began: 300 * ms}, 0, false, bpf.MapsReceiveWindow{Part: 1125, Began: 1, Flows: 1}},
+		{"too much comes", bpf.MapsReceiveWindow{Part: equal, Began: 300 * ms}, 400 * ms, false, bpf.MapsReceiveWindow{Part: 12, Began: 1, Flows: 1, Bytes: all*12/16 + 1}},
+		{"however little they may", bpf.MapsReceiveWindow{Part: 4, Began: 300 * ms}, 400 * ms, false, bpf.MapsReceiveWindow{Part: 4, Began: 1, Flows: 1, Bytes: all/4 + 1}},
+		{"the first packet of all, at another processor", bpf.MapsReceiveWindow{}, 0, false, bpf.MapsReceiveWindow{Part: free, Flows: 1}},
+		{"the first, and it has to wait for long", bpf.MapsReceiveWindow{}, 220 * ms, false, bpf.MapsReceiveWindow{Part: equal, Flows: 1, Bytes: all + 1}},
+		{"no part, in the turn before", bpf.MapsReceiveWindow{Began: 300 * ms}, 100 * ms, false, bpf.MapsReceiveWindow{Part: free, Began: 1, Flows: 1}},
+		{"another processor's turn", bpf.MapsReceiveWindow{Part: 4, Began: later}, 400 * ms, false, bpf.MapsReceiveWindow{Part: 4, Flows: 1, Bytes: all/4 + 1}},
+		{"after a moment in which all who are far away wait to go on", bpf.MapsReceiveWindow{Part: equal, Began: second, Flows: others, FlowsBefore: others}, 0, false, bpf.MapsReceiveWindow{Part: equal + equal/4, Began: 1, Flows: 1, Bytes: all*5/4 + 1}},
+		{"after a pause", bpf.MapsReceiveWindow{Part: 4, Began: 3 * second, Flows: others, FlowsBefore: others, Bytes: 7}, 0, false, bpf.MapsReceiveWindow{Part: free, Began: 1, Flows: 1}},
+		{"after a pause, for long", bpf.MapsReceiveWindow{Part: free, Began: second, Flows: others}, 220 * ms, false, bpf.MapsReceiveWindow{Part: equal, Began: 1, Flows: 1, Bytes: all + 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPaced(t, 1)

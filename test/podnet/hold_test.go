@@ -38,11 +38,11 @@ func TestSendersHeld(t *testing.T) {
 			// device.
 			rig.SetOffloads(t, w.pods[0].Netns, "eth0", rig.Offloads{Sums: is4 == bypass})
 			for _, c := range []struct {
-				row         bpf.MapsPodWindow
+				row         bpf.MapsReceiveWindow
 				least, most int
 			}{
-				{bpf.MapsPodWindow{Part: 1024}, 50_000, 1 << 20}, {bpf.MapsPodWindow{Part: 16}, all, all + unit},
-				{bpf.MapsPodWindow{Part: 4}, all / 4, all/4 + unit}, {bpf.MapsPodWindow{Part: 4, FlowsBefore: ^uint64(0)}, 2 * 1400, 2*1460 + unit},
+				{bpf.MapsReceiveWindow{Part: 1024}, 50_000, 1 << 20}, {bpf.MapsReceiveWindow{Part: 16}, all, all + unit},
+				{bpf.MapsReceiveWindow{Part: 4}, all / 4, all/4 + unit}, {bpf.MapsReceiveWindow{Part: 4, FlowsBefore: ^uint64(0)}, 2 * 1400, 2*1460 + unit},
 			} {
 				if got := w.held(t, netip.AddrPortFrom(w.pods[0].addr[is4], 7), c.row); got < c.least || got > c.most {
 					t.Errorf("past the stack %t, IPv4 %t, %+v: its sender may have %d bytes on the way, want %d to %d", bypass, is4, c.row, got, c.least, c.most)
@@ -78,7 +78,7 @@ func (w *town) leavesEnds(t *testing.T) {
 	server, err := listener.Accept()
 	w.must(err)
 	w.must(heard.SetReadDeadline(time.Now().Add(patience)))
-	w.tell(bpf.MapsPodWindow{Bytes: 1, Part: 4, FlowsBefore: ^uint64(0)})
+	w.tell(bpf.MapsReceiveWindow{Bytes: 1, Part: 4, FlowsBefore: ^uint64(0)})
 	w.must(server.Close())
 	held := windowAt(t, heard, 8, fin)
 	w.until("the pod's end has no socket any more", func() bool { return w.isEnding(a, 8, client.LocalAddr().(*net.TCPAddr).Port) })
@@ -89,7 +89,7 @@ func (w *town) leavesEnds(t *testing.T) {
 }
 
 // held returns how much a sender may have in flight to a pod whose row has this window.
-func (w *town) held(t *testing.T, to netip.AddrPort, is bpf.MapsPodWindow) (window int) {
+func (w *town) held(t *testing.T, to netip.AddrPort, is bpf.MapsReceiveWindow) (window int) {
 	t.Helper()
 	// A machine that pauses starts another round, which may have another part.
 	for range 5 {
@@ -109,7 +109,7 @@ func (w *town) held(t *testing.T, to netip.AddrPort, is bpf.MapsPodWindow) (wind
 
 // tell starts a round in which the row of the pod with a rate has this window. It returns a
 // function that reports whether that round still lasts.
-func (w *town) tell(is bpf.MapsPodWindow) (goesOn func() bool) {
+func (w *town) tell(is bpf.MapsReceiveWindow) (goesOn func() bool) {
 	w.t.Helper()
 	m, err := maps.Open(datapath.MapsDir(w.Carry.BPFFS), false)
 	w.must(err)

@@ -2,7 +2,7 @@
 /* This file contains how much senders to a rate-limited pod may have in flight. Senders that
  * support ECN learn of congestion by a mark on their packets (edt.h); others would send more and
  * more until packets are lost. So, while much waits, the pod advertises less room to them than it
- * has (hold.h): together as much as the rate lets through in a WINDOW_ALL-th of a second, shared
+ * has (receive_window.h): together as much as the rate lets through in a RECEIVE_WINDOW_ALL-th of a second, shared
  * equally. */
 #pragma once
 
@@ -10,29 +10,29 @@
 
 #include "podrows.h"
 
-#define WINDOW_SECOND 1000000000ULL
-#define WINDOW_ALL 5 /* parts of a second */
+#define RECEIVE_WINDOW_SECOND 1000000000ULL
+#define RECEIVE_WINDOW_ALL 5 /* parts of a second */
 /* length of a round; a sender that sends nothing for two rounds no longer counts */
-#define WINDOW_TURN (WINDOW_SECOND / 4)
+#define RECEIVE_WINDOW_TURN (RECEIVE_WINDOW_SECOND / 4)
 /* if no packet came for this long, everything starts over */
-#define WINDOW_PAUSE (2 * WINDOW_SECOND)
-#define WINDOW_LONG (WINDOW_SECOND / 7) /* senders are limited if packets have to wait longer */
+#define RECEIVE_WINDOW_PAUSE (2 * RECEIVE_WINDOW_SECOND)
+#define RECEIVE_WINDOW_LONG (RECEIVE_WINDOW_SECOND / 7) /* senders are limited if packets have to wait longer */
 /* and released gradually if less, as otherwise the rate would not be reached */
-#define WINDOW_SHORT (WINDOW_SECOND / 20)
+#define RECEIVE_WINDOW_SHORT (RECEIVE_WINDOW_SECOND / 20)
 /* bytes: an acknowledgment, whose sender cannot be limited */
-#define WINDOW_SMALL 120
+#define RECEIVE_WINDOW_SMALL 120
 
 /* How much of an equal part each sender may have, in sixteenths. Distant senders need more than one
  * part, and if much traffic comes from senders that cannot be limited (UDP), less is left for the
  * others. */
 enum {
-	WINDOW_LEAST = 4,
-	WINDOW_PART = 16,
-	WINDOW_FREE = 1024, /* unlimited */
+	RECEIVE_WINDOW_LEAST = 4,
+	RECEIVE_WINDOW_PART = 16,
+	RECEIVE_WINDOW_FREE = 1024, /* unlimited */
 };
 
 /* The number of set bits. */
-static __always_inline __u64 window_count(__u64 bits)
+static __always_inline __u64 receive_window_count(__u64 bits)
 {
 	bits -= bits >> 1 & 0x5555555555555555ULL;
 	bits = (bits & 0x3333333333333333ULL) + (bits >> 2 & 0x3333333333333333ULL);
@@ -42,28 +42,28 @@ static __always_inline __u64 window_count(__u64 bits)
 /* Begins the next round if this one is over, and returns the part. Another CPU may have begun a
  * round that is still in the future by our clock, or the very first one, whose part is not set
  * yet. */
-static __always_inline __u64 window_turn(struct pod_window *w, __u64 now, __u64 wait)
+static __always_inline __u64 receive_window_turn(struct receive_window *w, __u64 now, __u64 wait)
 {
 	__u64 began = *(volatile __u64 *)&w->began, part = w->part;
 	__s64 since = now - began;
-	bool idle = since > (__s64)(2 * WINDOW_TURN);
+	bool idle = since > (__s64)(2 * RECEIVE_WINDOW_TURN);
 
-	if (part < WINDOW_LEAST)
-		part = WINDOW_FREE;
-	if (since <= (__s64)WINDOW_TURN || __sync_val_compare_and_swap(&w->began, began, now) != began)
+	if (part < RECEIVE_WINDOW_LEAST)
+		part = RECEIVE_WINDOW_FREE;
+	if (since <= (__s64)RECEIVE_WINDOW_TURN || __sync_val_compare_and_swap(&w->began, began, now) != began)
 		return part;
 	w->flows_before = idle ? 0 : w->flows;
 	w->flows = 0;
-	if (since > (__s64)WINDOW_PAUSE || part >= WINDOW_FREE)
-		return WINDOW_FREE;
-	if (wait < WINDOW_SHORT)
+	if (since > (__s64)RECEIVE_WINDOW_PAUSE || part >= RECEIVE_WINDOW_FREE)
+		return RECEIVE_WINDOW_FREE;
+	if (wait < RECEIVE_WINDOW_SHORT)
 		return part + part / 4;
-	return wait > 2 * WINDOW_LONG && part > WINDOW_LEAST ? part - part / 4 : part;
+	return wait > 2 * RECEIVE_WINDOW_LONG && part > RECEIVE_WINDOW_LEAST ? part - part / 4 : part;
 }
 
 /* Reports whether a packet is for a group, such as the node's own reports of its IPv6 groups. No
  * sender of those reads the pod's window. */
-static __always_inline bool window_is_group(struct __sk_buff *skb)
+static __always_inline bool receive_window_is_group(struct __sk_buff *skb)
 {
 	__u8 first;
 
@@ -72,17 +72,17 @@ static __always_inline bool window_is_group(struct __sk_buff *skb)
 
 /* Notes that a packet for a pod has to wait for `wait` ns. CPUs that do this at the same time may
  * overwrite each other's notes; the next packet repeats them. */
-static __always_inline void window_note(struct __sk_buff *skb, struct pod_window *w, __u64 rate, __u64 now,
-					__u64 wait)
+static __always_inline void receive_window_note(struct __sk_buff *skb, struct receive_window *w, __u64 rate,
+						__u64 now, __u64 wait)
 {
-	__u64 bit = 1ULL << (bpf_get_hash_recalc(skb) & 63), part = window_turn(w, now, wait), bytes, flows;
+	__u64 bit = 1ULL << (bpf_get_hash_recalc(skb) & 63), part = receive_window_turn(w, now, wait), bytes, flows;
 
-	if (wait > WINDOW_LONG && part > WINDOW_PART)
-		part = WINDOW_PART;
+	if (wait > RECEIVE_WINDOW_LONG && part > RECEIVE_WINDOW_PART)
+		part = RECEIVE_WINDOW_PART;
 	w->part = part;
-	if (skb->len > WINDOW_SMALL && !(w->flows & bit) && !window_is_group(skb))
+	if (skb->len > RECEIVE_WINDOW_SMALL && !(w->flows & bit) && !receive_window_is_group(skb))
 		w->flows |= bit;
-	flows = window_count(w->flows | w->flows_before);
-	bytes = rate / WINDOW_ALL * part / WINDOW_PART / (flows ? flows : 1);
-	*(volatile __u64 *)&w->bytes = part >= WINDOW_FREE ? 0 : bytes + 1;
+	flows = receive_window_count(w->flows | w->flows_before);
+	bytes = rate / RECEIVE_WINDOW_ALL * part / RECEIVE_WINDOW_PART / (flows ? flows : 1);
+	*(volatile __u64 *)&w->bytes = part >= RECEIVE_WINDOW_FREE ? 0 : bytes + 1;
 }

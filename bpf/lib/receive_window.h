@@ -11,7 +11,7 @@
 
 #include "edt.h"
 
-enum { HOLD_STREAM = 1 }; /* SOCK_STREAM, which no UAPI header has */
+enum { RECEIVE_WINDOW_STREAM = 1 }; /* SOCK_STREAM, which no UAPI header has */
 
 /* The parts of kernel types that are read here. */
 struct tcp_options_received {
@@ -24,7 +24,7 @@ struct tcp_sock {
 } __attribute__((preserve_access_index));
 
 /* Returns the offset of a packet's TCP header, or zero if it has none or is a later fragment. */
-static __always_inline __u32 hold_find(struct __sk_buff *skb, bool is_v4)
+static __always_inline __u32 receive_window_find(struct __sk_buff *skb, bool is_v4)
 {
 	__be16 fragment = 0;
 	__u8 proto;
@@ -40,7 +40,7 @@ static __always_inline __u32 hold_find(struct __sk_buff *skb, bool is_v4)
 /* The largest window that a packet may advertise, in units of its socket's window scale. It is
  * never less than two segments: a sender with less would wait for timers, either the receiver's
  * delayed ACK, or its own if not even one segment fits. */
-static __always_inline __u64 hold_most(struct tcp_sock *tcp, __u64 bytes)
+static __always_inline __u64 receive_window_most(struct tcp_sock *tcp, __u64 bytes)
 {
 	__u32 scale = BPF_CORE_READ_BITFIELD(tcp, rx_opt.rcv_wscale), least = 2 * tcp->advmss;
 
@@ -50,7 +50,7 @@ static __always_inline __u64 hold_most(struct tcp_sock *tcp, __u64 bytes)
 }
 
 /* Lowers the window that a packet from a pod advertises to what the pod should receive. */
-static __noinline int hold_senders(struct __sk_buff *skb, __u32 ifindex, bool is_v4)
+static __noinline int receive_window_lower(struct __sk_buff *skb, __u32 ifindex, bool is_v4)
 {
 	struct pod_rate *limit = bpf_map_lookup_elem(&pod_rates, &ifindex);
 	struct pod_pace *pace = limit ? edt_pace(limit, ifindex, PACE_IN) : NULL;
@@ -66,11 +66,11 @@ static __noinline int hold_senders(struct __sk_buff *skb, __u32 ifindex, bool is
 	sk = bpf_sk_fullsock(sk);
 	/* The kernel replies for closed sockets from a control socket. Linux 6.1 takes it for a TCP
 	 * socket. */
-	tcp = sk && sk->type == HOLD_STREAM ? bpf_skc_to_tcp_sock(sk) : NULL;
-	off = tcp ? hold_find(skb, is_v4) : 0;
+	tcp = sk && sk->type == RECEIVE_WINDOW_STREAM ? bpf_skc_to_tcp_sock(sk) : NULL;
+	off = tcp ? receive_window_find(skb, is_v4) : 0;
 	if (!off || bpf_skb_load_bytes(skb, off, &head, sizeof(head)) || head.syn || head.rst)
 		return 0;
-	most = hold_most(tcp, bytes);
+	most = receive_window_most(tcp, bytes);
 	if (bpf_ntohs(head.window) <= most)
 		return 0;
 	is = bpf_htons(most);
