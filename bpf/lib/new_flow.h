@@ -10,7 +10,7 @@
 #include "ct.h"
 #include "event.h"
 #include "dsr_ingress_target.h"
-#include "number.h"
+#include "flow_hash.h"
 #include "dsr_option.h"
 #include "ranges.h"
 #include "route.h"
@@ -215,7 +215,7 @@ static __always_inline enum reason new_flow_backend(const struct packet *p, cons
 		state = affinity_find(&key, service, scope, choice);
 	if (state == AFFINITY_HOLDS)
 		return REASON_NONE;
-	reason = lb_select(service, index, scope, number_of(&p->flow, service, state), choice);
+	reason = lb_select(service, index, scope, flow_hash_of(&p->flow, service, state), choice);
 	if (reason == REASON_NONE && service->affinity_seconds)
 		affinity_remember(&key, service, choice);
 	return reason;
