@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the program by which the agent reads `sock_peers`: the records are in socket
+/* This file contains the program by which the agent reads `sock_origins`: the records are in socket
  * storage, which only an iterator can read from outside. It is attached to nothing that carries
  * traffic. */
 
@@ -20,16 +20,16 @@ struct bpf_iter__bpf_sk_storage_map {
 	struct bpf_iter_meta *meta;
 	struct bpf_map *map;
 	struct sock *sk;
-	struct sock_peer *value;
+	struct sock_origin *value;
 };
 
 SEC("iter/bpf_sk_storage_map")
 int peers_list(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
 	/* The verifier treats each load from the context as a new pointer, so there is only one. */
-	const struct sock_peer *peer = ctx->value;
+	const struct sock_origin *peer = ctx->value;
 	struct sock *sk = ctx->sk;
-	struct conn_peer out = {};
+	struct conn_origin out = {};
 
 	if (!sk || !peer)
 		return 0;

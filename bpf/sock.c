@@ -16,10 +16,10 @@
 #include "lib/clusterip.h"
 #include "lib/config.h"
 #include "lib/count.h"
-#include "lib/flows.h"
+#include "lib/sock_backends.h"
 #include "lib/lb.h"
 #include "lib/optout.h"
-#include "lib/peer.h"
+#include "lib/sock_origin.h"
 #include "lib/probe.h"
 #include "lib/sockaddr.h"
 
@@ -203,16 +203,16 @@ static __always_inline enum verdict sock_connect(struct bpf_sock_addr *ctx, stru
 	if (verdict == VERDICT_REWRITE)
 		verdict = sock_select(ctx, dial);
 	if (verdict == VERDICT_REWRITE)
-		peer_remember(ctx, &dial->to, dial->choice.backend);
+		sock_origin_remember(ctx, &dial->to, dial->choice.backend);
 	else /* forget what it dialed before */
-		peer_forget(ctx);
+		sock_origin_forget(ctx);
 	if (verdict == VERDICT_PASS && probe_asks(&dial->to))
 		return VERDICT_ANSWER;
 	return verdict;
 }
 
 /* Reports whether a flow's backend still exists and belongs to the dialed service. */
-static __always_inline bool sock_keeps(struct dial *dial, const struct sock_flow *flow)
+static __always_inline bool sock_keeps(struct dial *dial, const struct sock_backend *flow)
 {
 	struct backend *backend;
 	__u32 row = flow->row;
@@ -225,15 +225,15 @@ static __always_inline bool sock_keeps(struct dial *dial, const struct sock_flow
 	return true;
 }
 
-static __always_inline struct sock_flows *sock_flows_of(struct bpf_sock_addr *ctx, __u64 flags)
+static __always_inline struct sock_backends *sock_backends_of(struct bpf_sock_addr *ctx, __u64 flags)
 {
-	return ctx->sk ? bpf_sk_storage_get(&sock_flows, ctx->sk, NULL, flags) : NULL;
+	return ctx->sk ? bpf_sk_storage_get(&sock_backends, ctx->sk, NULL, flags) : NULL;
 }
 
 static __always_inline void sock_remember(struct bpf_sock_addr *ctx, const struct dial *dial)
 {
-	struct sock_flows *flows = sock_flows_of(ctx, BPF_SK_STORAGE_GET_F_CREATE);
-	struct sock_flow flow = {
+	struct sock_backends *flows = sock_backends_of(ctx, BPF_SK_STORAGE_GET_F_CREATE);
+	struct sock_backend flow = {
 		.vip = dial->to.addr,
 		.vip_port = dial->to.port,
 		.backend = dial->choice.backend->addr,
@@ -242,7 +242,7 @@ static __always_inline void sock_remember(struct bpf_sock_addr *ctx, const struc
 	};
 
 	if (flows)
-		flows_remember(flows, &flow);
+		sock_backends_remember(flows, &flow);
 	else
 		count(HOOK_SOCK, REASON_NO_MEMORY, 0);
 }
@@ -252,17 +252,17 @@ static __always_inline void sock_remember(struct bpf_sock_addr *ctx, const struc
 static __always_inline enum verdict sock_send(struct bpf_sock_addr *ctx, struct dial *dial)
 {
 	enum verdict verdict = sock_resolve(ctx, dial);
-	struct sock_flows *flows = sock_flows_of(ctx, 0);
-	struct sock_flow *flow;
+	struct sock_backends *flows = sock_backends_of(ctx, 0);
+	struct sock_backend *flow;
 
 	if (verdict != VERDICT_REWRITE) {
 		if (flows)
-			flows_silence(flows, &dial->to.addr, dial->to.port);
+			sock_backends_silence(flows, &dial->to.addr, dial->to.port);
 		return verdict == VERDICT_PASS ? sock_refuse_nowhere(ctx, &dial->to) : verdict;
 	}
-	flow = flows ? flows_find(flows, &dial->to.addr, dial->to.port) : NULL;
+	flow = flows ? sock_backends_find(flows, &dial->to.addr, dial->to.port) : NULL;
 	if (flow && sock_keeps(dial, flow)) {
-		flows_answer(flows, flow);
+		sock_backends_answer(flows, flow);
 		return VERDICT_REWRITE;
 	}
 	verdict = sock_select(ctx, dial);
@@ -275,7 +275,7 @@ static __always_inline enum verdict sock_send(struct bpf_sock_addr *ctx, struct 
  * socket is connected to the backend in it. */
 static __always_inline bool sock_recall(struct bpf_sock_addr *ctx, struct svc_key *from)
 {
-	struct sock_peer *peer = peer_find(ctx);
+	struct sock_origin *peer = sock_origin_find(ctx);
 
 	if (!peer || peer->backend_port != from->port || !addr_equal(&peer->backend, &from->addr))
 		return false;
@@ -287,12 +287,12 @@ static __always_inline bool sock_recall(struct bpf_sock_addr *ctx, struct svc_ke
 /* Replaces the source of a datagram with the address that was sent to. */
 static __always_inline bool sock_receive(struct bpf_sock_addr *ctx, struct svc_key *from)
 {
-	struct sock_flows *flows;
+	struct sock_backends *flows;
 
 	if (sock_recall(ctx, from))
 		return true;
-	flows = sock_flows_of(ctx, 0);
-	return flows && flows_receive(flows, from);
+	flows = sock_backends_of(ctx, 0);
+	return flows && sock_backends_receive(flows, from);
 }
 
 /* Refuses a process of the node that binds a NodePort: it would wait for connections that go
@@ -434,7 +434,7 @@ SEC("cgroup/sock_release")
 int sock_release(struct bpf_sock *ctx)
 {
 	if (ctx->protocol == IPPROTO_TCP)
-		peer_release(bpf_get_socket_cookie(ctx));
+		sock_origin_release(bpf_get_socket_cookie(ctx));
 	return PROCEED;
 }
 

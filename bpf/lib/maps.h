@@ -68,10 +68,10 @@ struct {
 /* What TCP sockets dialed. A row belongs to one socket from its connect to its close. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, CONN_PEERS);
+	__uint(max_entries, CONN_ORIGINS);
 	__type(key, __u32);
-	__type(value, struct conn_peer);
-} conn_peers SEC(".maps");
+	__type(value, struct conn_origin);
+} conn_origins SEC(".maps");
 
 /* What other connected sockets dialed, and TCP sockets whose row was taken. Freed with the
  * socket. */
@@ -79,16 +79,16 @@ struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct sock_peer);
-} sock_peers SEC(".maps");
+	__type(value, struct sock_origin);
+} sock_origins SEC(".maps");
 
 /* What unconnected sockets sent to: one entry per service. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct sock_flows);
-} sock_flows SEC(".maps");
+	__type(value, struct sock_backends);
+} sock_backends SEC(".maps");
 
 /* The addresses of this node, except loopback. */
 struct {

@@ -6,13 +6,13 @@
 
 /* For how many services an unconnected socket can tell replies apart; beyond that, the oldest is
  * forgotten. */
-#define SOCK_FLOWS 32
+#define SOCK_BACKENDS 32
 
 /* About how many TCP sockets can have their record in the cheap map; a power of two. */
-#define CONN_PEERS 65536
+#define CONN_ORIGINS 65536
 
 /* What a socket dialed and which backend it got, so that it is shown only what it dialed. */
-struct sock_peer {
+struct sock_origin {
 	struct addr vip;
 	struct addr backend;
 	__be16 vip_port;
@@ -21,14 +21,14 @@ struct sock_peer {
 };
 
 /* The record of a TCP socket. A row with cookie zero is free. */
-struct conn_peer {
+struct conn_origin {
 	__u64 cookie;
-	struct sock_peer peer;
+	struct sock_origin peer;
 };
 
 /* The same for one of the services that an unconnected socket sends to, with the row of its
  * backend. */
-struct sock_flow {
+struct sock_backend {
 	struct addr vip;
 	struct addr backend;
 	__be16 vip_port;
@@ -39,13 +39,13 @@ struct sock_flow {
 
 /* Threads may share a socket; the kernel holds its lock while it runs the programs that read and
  * write this. */
-struct sock_flows {
+struct sock_backends {
 	__u32 pad;
 	/* where the next new service goes; once all entries are used, that is the oldest */
 	__u32 next;
-	struct sock_flow flow[SOCK_FLOWS];
+	struct sock_backend flow[SOCK_BACKENDS];
 };
 
-_Static_assert(sizeof(struct sock_peer) == 40, "a record has no hidden padding");
-_Static_assert(sizeof(struct conn_peer) == 48, "a record has no hidden padding");
-_Static_assert(sizeof(struct sock_flow) == 44, "a flow has no hidden padding");
+_Static_assert(sizeof(struct sock_origin) == 40, "a record has no hidden padding");
+_Static_assert(sizeof(struct conn_origin) == 48, "a record has no hidden padding");
+_Static_assert(sizeof(struct sock_backend) == 44, "a flow has no hidden padding");

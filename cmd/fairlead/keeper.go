@@ -27,7 +27,7 @@ func (k *keeper) ask(flow maps.Flow) (maps.Peer, bool, error) {
 	if err != nil || !ok {
 		return maps.Peer{}, false, err
 	}
-	return maps.PeerOf(maps.SockPeer{
+	return maps.PeerOf(maps.SockOrigin{
 		Vip: maps.AddrOf(c.Dialled.Addr()), VipPort: maps.PortOf(c.Dialled.Port()),
 		Backend: maps.AddrOf(c.Server.Addr()), BackendPort: maps.PortOf(c.Server.Port()),
 	}, model.Protocol(flow.Proto)), true, nil

@@ -60,7 +60,7 @@ func keeps(t *testing.T, c netfilter.Connection) error {
 			Saddr: maps.AddrOf(from.Addr()), Daddr: maps.AddrOf(to.Addr()), Sport: maps.PortOf(from.Port()), Dport: maps.PortOf(to.Port()), Proto: c.Proto,
 		}
 	}
-	want := maps.PeerOf(maps.SockPeer{
+	want := maps.PeerOf(maps.SockOrigin{
 		Vip: maps.AddrOf(c.Dialled.Addr()), VipPort: maps.PortOf(c.Dialled.Port()),
 		Backend: maps.AddrOf(c.Server.Addr()), BackendPort: maps.PortOf(c.Server.Port()),
 	}, model.UDP)

@@ -95,7 +95,7 @@ func TestAgentAnswers(t *testing.T) {
 
 	n.wantAnswer(metricsAddress, "/metrics", 200, "\nfairlead_degraded 0\n", "\nfairlead_services 1\n", "\nfairlead_backends 2\n",
 		`fairlead_program_attached{program="sock_connect4"} 1`, `fairlead_source_synced{kind="files"} 1`,
-		`fairlead_map_entries{map="svcs"} 1`, `fairlead_map_max_entries{map="affinity"}`, `fairlead_map_memory_bytes{map="sock_peers"}`,
+		`fairlead_map_entries{map="svcs"} 1`, `fairlead_map_max_entries{map="affinity"}`, `fairlead_map_memory_bytes{map="sock_origins"}`,
 		`fairlead_datapath_packets_total{hook="sock",reason="no-backend"} 0`, `fairlead_reconcile_duration_seconds_count`,
 		`fairlead_health_answers_total{code="200",path="/healthz"} 1`, `kubeproxy_network_programming_duration_seconds_count{ip_family="IPv4"}`)
 

@@ -23,7 +23,7 @@ const (
 	CarryMapCarried      = "carried"
 	CarryMapCarryCount   = "carry_count"
 	CarryMapClusterNodes = "cluster_nodes"
-	CarryMapConnPeers    = "conn_peers"
+	CarryMapConnOrigins  = "conn_origins"
 	CarryMapCounters     = "counters"
 	CarryMapCt           = "ct"
 	CarryMapCtOld        = "ct_old"
@@ -57,8 +57,8 @@ const (
 	CarryMapShareRates   = "share_rates"
 	CarryMapSlots        = "slots"
 	CarryMapSnatAddrs    = "snat_addrs"
-	CarryMapSockFlows    = "sock_flows"
-	CarryMapSockPeers    = "sock_peers"
+	CarryMapSockBackends = "sock_backends"
+	CarryMapSockOrigins  = "sock_origins"
 	CarryMapSrcRanges    = "src_ranges"
 	CarryMapSvcs         = "svcs"
 	CarryMapTunnel       = "tunnel"
@@ -126,7 +126,7 @@ type CarryMapSpecs struct {
 	Carried      *ebpf.MapSpec `ebpf:"carried"`
 	CarryCount   *ebpf.MapSpec `ebpf:"carry_count"`
 	ClusterNodes *ebpf.MapSpec `ebpf:"cluster_nodes"`
-	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
+	ConnOrigins  *ebpf.MapSpec `ebpf:"conn_origins"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
 	CtOld        *ebpf.MapSpec `ebpf:"ct_old"`
@@ -160,8 +160,8 @@ type CarryMapSpecs struct {
 	ShareRates   *ebpf.MapSpec `ebpf:"share_rates"`
 	Slots        *ebpf.MapSpec `ebpf:"slots"`
 	SnatAddrs    *ebpf.MapSpec `ebpf:"snat_addrs"`
-	SockFlows    *ebpf.MapSpec `ebpf:"sock_flows"`
-	SockPeers    *ebpf.MapSpec `ebpf:"sock_peers"`
+	SockBackends *ebpf.MapSpec `ebpf:"sock_backends"`
+	SockOrigins  *ebpf.MapSpec `ebpf:"sock_origins"`
 	SrcRanges    *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs         *ebpf.MapSpec `ebpf:"svcs"`
 	Tunnel       *ebpf.MapSpec `ebpf:"tunnel"`
@@ -205,7 +205,7 @@ type CarryMaps struct {
 	Carried      *ebpf.Map `ebpf:"carried"`
 	CarryCount   *ebpf.Map `ebpf:"carry_count"`
 	ClusterNodes *ebpf.Map `ebpf:"cluster_nodes"`
-	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
+	ConnOrigins  *ebpf.Map `ebpf:"conn_origins"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Ct           *ebpf.Map `ebpf:"ct"`
 	CtOld        *ebpf.Map `ebpf:"ct_old"`
@@ -239,8 +239,8 @@ type CarryMaps struct {
 	ShareRates   *ebpf.Map `ebpf:"share_rates"`
 	Slots        *ebpf.Map `ebpf:"slots"`
 	SnatAddrs    *ebpf.Map `ebpf:"snat_addrs"`
-	SockFlows    *ebpf.Map `ebpf:"sock_flows"`
-	SockPeers    *ebpf.Map `ebpf:"sock_peers"`
+	SockBackends *ebpf.Map `ebpf:"sock_backends"`
+	SockOrigins  *ebpf.Map `ebpf:"sock_origins"`
 	SrcRanges    *ebpf.Map `ebpf:"src_ranges"`
 	Svcs         *ebpf.Map `ebpf:"svcs"`
 	Tunnel       *ebpf.Map `ebpf:"tunnel"`
@@ -259,7 +259,7 @@ func (m *CarryMaps) Close() error {
 		m.Carried,
 		m.CarryCount,
 		m.ClusterNodes,
-		m.ConnPeers,
+		m.ConnOrigins,
 		m.Counters,
 		m.Ct,
 		m.CtOld,
@@ -293,8 +293,8 @@ func (m *CarryMaps) Close() error {
 		m.ShareRates,
 		m.Slots,
 		m.SnatAddrs,
-		m.SockFlows,
-		m.SockPeers,
+		m.SockBackends,
+		m.SockOrigins,
 		m.SrcRanges,
 		m.Svcs,
 		m.Tunnel,

@@ -117,10 +117,10 @@ type MapsCollectRun struct {
 	Pad       uint32
 }
 
-type MapsConnPeer struct {
+type MapsConnOrigin struct {
 	_      structs.HostLayout
 	Cookie uint64
-	Peer   MapsSockPeer
+	Peer   MapsSockOrigin
 }
 
 type MapsCounter struct {
@@ -611,7 +611,7 @@ const (
 	MapsSnatAddrSNAT_ADDRS   MapsSnatAddr = 4
 )
 
-type MapsSockFlows struct {
+type MapsSockBackends struct {
 	_    structs.HostLayout
 	Pad  uint32
 	Next uint32
@@ -626,7 +626,7 @@ type MapsSockFlows struct {
 	}
 }
 
-type MapsSockPeer struct {
+type MapsSockOrigin struct {
 	_           structs.HostLayout
 	Vip         MapsAddr
 	Backend     MapsAddr
@@ -731,7 +731,7 @@ const (
 	MapsMapAskedWays           = "asked_ways"
 	MapsMapBackends            = "backends"
 	MapsMapClusterNodes        = "cluster_nodes"
-	MapsMapConnPeers           = "conn_peers"
+	MapsMapConnOrigins         = "conn_origins"
 	MapsMapCounters            = "counters"
 	MapsMapCt                  = "ct"
 	MapsMapCtOpened            = "ct_opened"
@@ -763,8 +763,8 @@ const (
 	MapsMapShareRates          = "share_rates"
 	MapsMapSlots               = "slots"
 	MapsMapSnatAddrs           = "snat_addrs"
-	MapsMapSockFlows           = "sock_flows"
-	MapsMapSockPeers           = "sock_peers"
+	MapsMapSockBackends        = "sock_backends"
+	MapsMapSockOrigins         = "sock_origins"
 	MapsMapSrcRanges           = "src_ranges"
 	MapsMapSvcs                = "svcs"
 	MapsMapTunnel              = "tunnel"
@@ -864,7 +864,7 @@ type MapsMapSpecs struct {
 	AskedWays    *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends     *ebpf.MapSpec `ebpf:"backends"`
 	ClusterNodes *ebpf.MapSpec `ebpf:"cluster_nodes"`
-	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
+	ConnOrigins  *ebpf.MapSpec `ebpf:"conn_origins"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
@@ -896,8 +896,8 @@ type MapsMapSpecs struct {
 	ShareRates   *ebpf.MapSpec `ebpf:"share_rates"`
 	Slots        *ebpf.MapSpec `ebpf:"slots"`
 	SnatAddrs    *ebpf.MapSpec `ebpf:"snat_addrs"`
-	SockFlows    *ebpf.MapSpec `ebpf:"sock_flows"`
-	SockPeers    *ebpf.MapSpec `ebpf:"sock_peers"`
+	SockBackends *ebpf.MapSpec `ebpf:"sock_backends"`
+	SockOrigins  *ebpf.MapSpec `ebpf:"sock_origins"`
 	SrcRanges    *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs         *ebpf.MapSpec `ebpf:"svcs"`
 	Tunnel       *ebpf.MapSpec `ebpf:"tunnel"`
@@ -975,7 +975,7 @@ type MapsMaps struct {
 	AskedWays    *ebpf.Map `ebpf:"asked_ways"`
 	Backends     *ebpf.Map `ebpf:"backends"`
 	ClusterNodes *ebpf.Map `ebpf:"cluster_nodes"`
-	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
+	ConnOrigins  *ebpf.Map `ebpf:"conn_origins"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Ct           *ebpf.Map `ebpf:"ct"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
@@ -1007,8 +1007,8 @@ type MapsMaps struct {
 	ShareRates   *ebpf.Map `ebpf:"share_rates"`
 	Slots        *ebpf.Map `ebpf:"slots"`
 	SnatAddrs    *ebpf.Map `ebpf:"snat_addrs"`
-	SockFlows    *ebpf.Map `ebpf:"sock_flows"`
-	SockPeers    *ebpf.Map `ebpf:"sock_peers"`
+	SockBackends *ebpf.Map `ebpf:"sock_backends"`
+	SockOrigins  *ebpf.Map `ebpf:"sock_origins"`
 	SrcRanges    *ebpf.Map `ebpf:"src_ranges"`
 	Svcs         *ebpf.Map `ebpf:"svcs"`
 	Tunnel       *ebpf.Map `ebpf:"tunnel"`
@@ -1025,7 +1025,7 @@ func (m *MapsMaps) Close() error {
 		m.AskedWays,
 		m.Backends,
 		m.ClusterNodes,
-		m.ConnPeers,
+		m.ConnOrigins,
 		m.Counters,
 		m.Ct,
 		m.CtOpened,
@@ -1057,8 +1057,8 @@ func (m *MapsMaps) Close() error {
 		m.ShareRates,
 		m.Slots,
 		m.SnatAddrs,
-		m.SockFlows,
-		m.SockPeers,
+		m.SockBackends,
+		m.SockOrigins,
 		m.SrcRanges,
 		m.Svcs,
 		m.Tunnel,

@@ -21,7 +21,7 @@ const (
 	PodMapAskedWays      = "asked_ways"
 	PodMapBackends       = "backends"
 	PodMapClusterNodes   = "cluster_nodes"
-	PodMapConnPeers      = "conn_peers"
+	PodMapConnOrigins    = "conn_origins"
 	PodMapCounters       = "counters"
 	PodMapCt             = "ct"
 	PodMapCtOld          = "ct_old"
@@ -55,8 +55,8 @@ const (
 	PodMapShareRates     = "share_rates"
 	PodMapSlots          = "slots"
 	PodMapSnatAddrs      = "snat_addrs"
-	PodMapSockFlows      = "sock_flows"
-	PodMapSockPeers      = "sock_peers"
+	PodMapSockBackends   = "sock_backends"
+	PodMapSockOrigins    = "sock_origins"
 	PodMapSrcRanges      = "src_ranges"
 	PodMapSvcs           = "svcs"
 	PodMapTunnel         = "tunnel"
@@ -134,7 +134,7 @@ type PodMapSpecs struct {
 	AskedWays    *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends     *ebpf.MapSpec `ebpf:"backends"`
 	ClusterNodes *ebpf.MapSpec `ebpf:"cluster_nodes"`
-	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
+	ConnOrigins  *ebpf.MapSpec `ebpf:"conn_origins"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
 	CtOld        *ebpf.MapSpec `ebpf:"ct_old"`
@@ -168,8 +168,8 @@ type PodMapSpecs struct {
 	ShareRates   *ebpf.MapSpec `ebpf:"share_rates"`
 	Slots        *ebpf.MapSpec `ebpf:"slots"`
 	SnatAddrs    *ebpf.MapSpec `ebpf:"snat_addrs"`
-	SockFlows    *ebpf.MapSpec `ebpf:"sock_flows"`
-	SockPeers    *ebpf.MapSpec `ebpf:"sock_peers"`
+	SockBackends *ebpf.MapSpec `ebpf:"sock_backends"`
+	SockOrigins  *ebpf.MapSpec `ebpf:"sock_origins"`
 	SrcRanges    *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs         *ebpf.MapSpec `ebpf:"svcs"`
 	Tunnel       *ebpf.MapSpec `ebpf:"tunnel"`
@@ -211,7 +211,7 @@ type PodMaps struct {
 	AskedWays    *ebpf.Map `ebpf:"asked_ways"`
 	Backends     *ebpf.Map `ebpf:"backends"`
 	ClusterNodes *ebpf.Map `ebpf:"cluster_nodes"`
-	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
+	ConnOrigins  *ebpf.Map `ebpf:"conn_origins"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Ct           *ebpf.Map `ebpf:"ct"`
 	CtOld        *ebpf.Map `ebpf:"ct_old"`
@@ -245,8 +245,8 @@ type PodMaps struct {
 	ShareRates   *ebpf.Map `ebpf:"share_rates"`
 	Slots        *ebpf.Map `ebpf:"slots"`
 	SnatAddrs    *ebpf.Map `ebpf:"snat_addrs"`
-	SockFlows    *ebpf.Map `ebpf:"sock_flows"`
-	SockPeers    *ebpf.Map `ebpf:"sock_peers"`
+	SockBackends *ebpf.Map `ebpf:"sock_backends"`
+	SockOrigins  *ebpf.Map `ebpf:"sock_origins"`
 	SrcRanges    *ebpf.Map `ebpf:"src_ranges"`
 	Svcs         *ebpf.Map `ebpf:"svcs"`
 	Tunnel       *ebpf.Map `ebpf:"tunnel"`
@@ -263,7 +263,7 @@ func (m *PodMaps) Close() error {
 		m.AskedWays,
 		m.Backends,
 		m.ClusterNodes,
-		m.ConnPeers,
+		m.ConnOrigins,
 		m.Counters,
 		m.Ct,
 		m.CtOld,
@@ -297,8 +297,8 @@ func (m *PodMaps) Close() error {
 		m.ShareRates,
 		m.Slots,
 		m.SnatAddrs,
-		m.SockFlows,
-		m.SockPeers,
+		m.SockBackends,
+		m.SockOrigins,
 		m.SrcRanges,
 		m.Svcs,
 		m.Tunnel,

@@ -21,7 +21,7 @@ const (
 	SockMapAskedWays        = "asked_ways"
 	SockMapBackends         = "backends"
 	SockMapClusterNodes     = "cluster_nodes"
-	SockMapConnPeers        = "conn_peers"
+	SockMapConnOrigins      = "conn_origins"
 	SockMapCounters         = "counters"
 	SockMapCt               = "ct"
 	SockMapCtOpened         = "ct_opened"
@@ -53,8 +53,8 @@ const (
 	SockMapShareRates       = "share_rates"
 	SockMapSlots            = "slots"
 	SockMapSnatAddrs        = "snat_addrs"
-	SockMapSockFlows        = "sock_flows"
-	SockMapSockPeers        = "sock_peers"
+	SockMapSockBackends     = "sock_backends"
+	SockMapSockOrigins      = "sock_origins"
 	SockMapSrcRanges        = "src_ranges"
 	SockMapSvcs             = "svcs"
 	SockMapTunnel           = "tunnel"
@@ -142,7 +142,7 @@ type SockMapSpecs struct {
 	AskedWays    *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends     *ebpf.MapSpec `ebpf:"backends"`
 	ClusterNodes *ebpf.MapSpec `ebpf:"cluster_nodes"`
-	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
+	ConnOrigins  *ebpf.MapSpec `ebpf:"conn_origins"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
@@ -174,8 +174,8 @@ type SockMapSpecs struct {
 	ShareRates   *ebpf.MapSpec `ebpf:"share_rates"`
 	Slots        *ebpf.MapSpec `ebpf:"slots"`
 	SnatAddrs    *ebpf.MapSpec `ebpf:"snat_addrs"`
-	SockFlows    *ebpf.MapSpec `ebpf:"sock_flows"`
-	SockPeers    *ebpf.MapSpec `ebpf:"sock_peers"`
+	SockBackends *ebpf.MapSpec `ebpf:"sock_backends"`
+	SockOrigins  *ebpf.MapSpec `ebpf:"sock_origins"`
 	SrcRanges    *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs         *ebpf.MapSpec `ebpf:"svcs"`
 	Tunnel       *ebpf.MapSpec `ebpf:"tunnel"`
@@ -217,7 +217,7 @@ type SockMaps struct {
 	AskedWays    *ebpf.Map `ebpf:"asked_ways"`
 	Backends     *ebpf.Map `ebpf:"backends"`
 	ClusterNodes *ebpf.Map `ebpf:"cluster_nodes"`
-	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
+	ConnOrigins  *ebpf.Map `ebpf:"conn_origins"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Ct           *ebpf.Map `ebpf:"ct"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
@@ -249,8 +249,8 @@ type SockMaps struct {
 	ShareRates   *ebpf.Map `ebpf:"share_rates"`
 	Slots        *ebpf.Map `ebpf:"slots"`
 	SnatAddrs    *ebpf.Map `ebpf:"snat_addrs"`
-	SockFlows    *ebpf.Map `ebpf:"sock_flows"`
-	SockPeers    *ebpf.Map `ebpf:"sock_peers"`
+	SockBackends *ebpf.Map `ebpf:"sock_backends"`
+	SockOrigins  *ebpf.Map `ebpf:"sock_origins"`
 	SrcRanges    *ebpf.Map `ebpf:"src_ranges"`
 	Svcs         *ebpf.Map `ebpf:"svcs"`
 	Tunnel       *ebpf.Map `ebpf:"tunnel"`
@@ -267,7 +267,7 @@ func (m *SockMaps) Close() error {
 		m.AskedWays,
 		m.Backends,
 		m.ClusterNodes,
-		m.ConnPeers,
+		m.ConnOrigins,
 		m.Counters,
 		m.Ct,
 		m.CtOpened,
@@ -299,8 +299,8 @@ func (m *SockMaps) Close() error {
 		m.ShareRates,
 		m.Slots,
 		m.SnatAddrs,
-		m.SockFlows,
-		m.SockPeers,
+		m.SockBackends,
+		m.SockOrigins,
 		m.SrcRanges,
 		m.Svcs,
 		m.Tunnel,

@@ -21,7 +21,7 @@ const (
 	SweepMapAskedWays      = "asked_ways"
 	SweepMapBackends       = "backends"
 	SweepMapClusterNodes   = "cluster_nodes"
-	SweepMapConnPeers      = "conn_peers"
+	SweepMapConnOrigins    = "conn_origins"
 	SweepMapCounters       = "counters"
 	SweepMapCt             = "ct"
 	SweepMapCtOpened       = "ct_opened"
@@ -53,8 +53,8 @@ const (
 	SweepMapShareRates     = "share_rates"
 	SweepMapSlots          = "slots"
 	SweepMapSnatAddrs      = "snat_addrs"
-	SweepMapSockFlows      = "sock_flows"
-	SweepMapSockPeers      = "sock_peers"
+	SweepMapSockBackends   = "sock_backends"
+	SweepMapSockOrigins    = "sock_origins"
 	SweepMapSrcRanges      = "src_ranges"
 	SweepMapSvcs           = "svcs"
 	SweepMapTunnel         = "tunnel"
@@ -121,7 +121,7 @@ type SweepMapSpecs struct {
 	AskedWays    *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends     *ebpf.MapSpec `ebpf:"backends"`
 	ClusterNodes *ebpf.MapSpec `ebpf:"cluster_nodes"`
-	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
+	ConnOrigins  *ebpf.MapSpec `ebpf:"conn_origins"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
@@ -153,8 +153,8 @@ type SweepMapSpecs struct {
 	ShareRates   *ebpf.MapSpec `ebpf:"share_rates"`
 	Slots        *ebpf.MapSpec `ebpf:"slots"`
 	SnatAddrs    *ebpf.MapSpec `ebpf:"snat_addrs"`
-	SockFlows    *ebpf.MapSpec `ebpf:"sock_flows"`
-	SockPeers    *ebpf.MapSpec `ebpf:"sock_peers"`
+	SockBackends *ebpf.MapSpec `ebpf:"sock_backends"`
+	SockOrigins  *ebpf.MapSpec `ebpf:"sock_origins"`
 	SrcRanges    *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs         *ebpf.MapSpec `ebpf:"svcs"`
 	Tunnel       *ebpf.MapSpec `ebpf:"tunnel"`
@@ -195,7 +195,7 @@ type SweepMaps struct {
 	AskedWays    *ebpf.Map `ebpf:"asked_ways"`
 	Backends     *ebpf.Map `ebpf:"backends"`
 	ClusterNodes *ebpf.Map `ebpf:"cluster_nodes"`
-	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
+	ConnOrigins  *ebpf.Map `ebpf:"conn_origins"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Ct           *ebpf.Map `ebpf:"ct"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
@@ -227,8 +227,8 @@ type SweepMaps struct {
 	ShareRates   *ebpf.Map `ebpf:"share_rates"`
 	Slots        *ebpf.Map `ebpf:"slots"`
 	SnatAddrs    *ebpf.Map `ebpf:"snat_addrs"`
-	SockFlows    *ebpf.Map `ebpf:"sock_flows"`
-	SockPeers    *ebpf.Map `ebpf:"sock_peers"`
+	SockBackends *ebpf.Map `ebpf:"sock_backends"`
+	SockOrigins  *ebpf.Map `ebpf:"sock_origins"`
 	SrcRanges    *ebpf.Map `ebpf:"src_ranges"`
 	Svcs         *ebpf.Map `ebpf:"svcs"`
 	Tunnel       *ebpf.Map `ebpf:"tunnel"`
@@ -245,7 +245,7 @@ func (m *SweepMaps) Close() error {
 		m.AskedWays,
 		m.Backends,
 		m.ClusterNodes,
-		m.ConnPeers,
+		m.ConnOrigins,
 		m.Counters,
 		m.Ct,
 		m.CtOpened,
@@ -277,8 +277,8 @@ func (m *SweepMaps) Close() error {
 		m.ShareRates,
 		m.Slots,
 		m.SnatAddrs,
-		m.SockFlows,
-		m.SockPeers,
+		m.SockBackends,
+		m.SockOrigins,
 		m.SrcRanges,
 		m.Svcs,
 		m.Tunnel,

@@ -21,7 +21,7 @@ const (
 	XdpMapAskedWays      = "asked_ways"
 	XdpMapBackends       = "backends"
 	XdpMapClusterNodes   = "cluster_nodes"
-	XdpMapConnPeers      = "conn_peers"
+	XdpMapConnOrigins    = "conn_origins"
 	XdpMapCounters       = "counters"
 	XdpMapCt             = "ct"
 	XdpMapCtOld          = "ct_old"
@@ -55,8 +55,8 @@ const (
 	XdpMapShareRates     = "share_rates"
 	XdpMapSlots          = "slots"
 	XdpMapSnatAddrs      = "snat_addrs"
-	XdpMapSockFlows      = "sock_flows"
-	XdpMapSockPeers      = "sock_peers"
+	XdpMapSockBackends   = "sock_backends"
+	XdpMapSockOrigins    = "sock_origins"
 	XdpMapSrcRanges      = "src_ranges"
 	XdpMapSvcs           = "svcs"
 	XdpMapTunnel         = "tunnel"
@@ -122,7 +122,7 @@ type XdpMapSpecs struct {
 	AskedWays    *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends     *ebpf.MapSpec `ebpf:"backends"`
 	ClusterNodes *ebpf.MapSpec `ebpf:"cluster_nodes"`
-	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
+	ConnOrigins  *ebpf.MapSpec `ebpf:"conn_origins"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
 	CtOld        *ebpf.MapSpec `ebpf:"ct_old"`
@@ -156,8 +156,8 @@ type XdpMapSpecs struct {
 	ShareRates   *ebpf.MapSpec `ebpf:"share_rates"`
 	Slots        *ebpf.MapSpec `ebpf:"slots"`
 	SnatAddrs    *ebpf.MapSpec `ebpf:"snat_addrs"`
-	SockFlows    *ebpf.MapSpec `ebpf:"sock_flows"`
-	SockPeers    *ebpf.MapSpec `ebpf:"sock_peers"`
+	SockBackends *ebpf.MapSpec `ebpf:"sock_backends"`
+	SockOrigins  *ebpf.MapSpec `ebpf:"sock_origins"`
 	SrcRanges    *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs         *ebpf.MapSpec `ebpf:"svcs"`
 	Tunnel       *ebpf.MapSpec `ebpf:"tunnel"`
@@ -199,7 +199,7 @@ type XdpMaps struct {
 	AskedWays    *ebpf.Map `ebpf:"asked_ways"`
 	Backends     *ebpf.Map `ebpf:"backends"`
 	ClusterNodes *ebpf.Map `ebpf:"cluster_nodes"`
-	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
+	ConnOrigins  *ebpf.Map `ebpf:"conn_origins"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Ct           *ebpf.Map `ebpf:"ct"`
 	CtOld        *ebpf.Map `ebpf:"ct_old"`
@@ -233,8 +233,8 @@ type XdpMaps struct {
 	ShareRates   *ebpf.Map `ebpf:"share_rates"`
 	Slots        *ebpf.Map `ebpf:"slots"`
 	SnatAddrs    *ebpf.Map `ebpf:"snat_addrs"`
-	SockFlows    *ebpf.Map `ebpf:"sock_flows"`
-	SockPeers    *ebpf.Map `ebpf:"sock_peers"`
+	SockBackends *ebpf.Map `ebpf:"sock_backends"`
+	SockOrigins  *ebpf.Map `ebpf:"sock_origins"`
 	SrcRanges    *ebpf.Map `ebpf:"src_ranges"`
 	Svcs         *ebpf.Map `ebpf:"svcs"`
 	Tunnel       *ebpf.Map `ebpf:"tunnel"`
@@ -251,7 +251,7 @@ func (m *XdpMaps) Close() error {
 		m.AskedWays,
 		m.Backends,
 		m.ClusterNodes,
-		m.ConnPeers,
+		m.ConnOrigins,
 		m.Counters,
 		m.Ct,
 		m.CtOld,
@@ -285,8 +285,8 @@ func (m *XdpMaps) Close() error {
 		m.ShareRates,
 		m.Slots,
 		m.SnatAddrs,
-		m.SockFlows,
-		m.SockPeers,
+		m.SockBackends,
+		m.SockOrigins,
 		m.SrcRanges,
 		m.Svcs,
 		m.Tunnel,

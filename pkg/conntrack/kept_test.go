@@ -16,7 +16,7 @@ func (w *world) enterKept(client, backend string) maps.Flow {
 	const dialled = "192.0.2.1:53"
 	key := w.enter(false, client, dialled, model.UDP, maps.FlowOpen)
 	to := netip.MustParseAddrPort(backend)
-	w.records[key] = maps.PeerOf(maps.SockPeer{
+	w.records[key] = maps.PeerOf(maps.SockOrigin{
 		Vip: key.Daddr, VipPort: key.Dport, Backend: maps.AddrOf(to.Addr()), BackendPort: maps.PortOf(to.Port()),
 	}, model.UDP)
 	return key

@@ -176,7 +176,7 @@ func (w *walk) isGone(peer maps.Peer) bool {
 
 // peerOf returns what a request's client dialed and the backend it got.
 func peerOf(key *maps.Flow, row *maps.FlowRow) maps.Peer {
-	return maps.PeerOf(maps.SockPeer{
+	return maps.PeerOf(maps.SockOrigin{
 		Vip: key.Daddr, VipPort: key.Dport, Backend: row.Daddr, BackendPort: row.Dport,
 	}, model.Protocol(key.Proto))
 }

@@ -199,7 +199,7 @@ func TestGrow(t *testing.T) {
 	p := newPlace(t)
 	d := running(t, p)
 	load := startClient(t, p)
-	peers, tcp, counters := mapID(t, d.Maps().SockPeers), mapID(t, d.Maps().ConnPeers), mapID(t, d.Maps().Counters)
+	peers, tcp, counters := mapID(t, d.Maps().SockOrigins), mapID(t, d.Maps().ConnOrigins), mapID(t, d.Maps().Counters)
 	for range rig.Times(t, 5) {
 		before := d.Sizes()
 		turn := d.Tables().Services[3].Turn
@@ -221,7 +221,7 @@ func TestGrow(t *testing.T) {
 	if result := load.stop(t); len(result.Failed) > 0 {
 		t.Errorf("%d of %d connects failed: %s", len(result.Failed), result.Tried, result.Failed[0])
 	}
-	if mapID(t, d.Maps().SockPeers) != peers || mapID(t, d.Maps().ConnPeers) != tcp || mapID(t, d.Maps().Counters) != counters {
+	if mapID(t, d.Maps().SockOrigins) != peers || mapID(t, d.Maps().ConnOrigins) != tcp || mapID(t, d.Maps().Counters) != counters {
 		t.Error("a map that does not grow was replaced")
 	}
 	if err := d.Close(); err != nil {

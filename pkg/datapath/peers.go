@@ -41,7 +41,7 @@ func (d *Datapath) Peers(streams bool) (*Peers, error) {
 		return nil, loadError(err)
 	}
 	defer program.Close()
-	iterator, err := link.AttachIter(link.IterOptions{Program: program, Map: d.maps.SockPeers})
+	iterator, err := link.AttachIter(link.IterOptions{Program: program, Map: d.maps.SockOrigins})
 	if err != nil {
 		return nil, fmt.Errorf("list records of sockets: %w", err)
 	}
@@ -49,22 +49,22 @@ func (d *Datapath) Peers(streams bool) (*Peers, error) {
 	if !streams {
 		return p, nil
 	}
-	if p.streams, err = d.maps.ConnPeers.Clone(); err != nil {
-		return nil, errors.Join(fmt.Errorf("duplicate map conn_peers: %w", err), iterator.Close())
+	if p.streams, err = d.maps.ConnOrigins.Clone(); err != nil {
+		return nil, errors.Join(fmt.Errorf("duplicate map conn_origins: %w", err), iterator.Close())
 	}
 	return p, nil
 }
 
 // Each calls f for every record in socket storage, with the cookie of its socket, in any order. A
 // record being written may be torn, and a socket that appears or disappears may be missed.
-func (p *Peers) Each(f func(cookie uint64, record maps.SockPeer)) error {
+func (p *Peers) Each(f func(cookie uint64, record maps.SockOrigin)) error {
 	list, err := p.iterator.Open()
 	if err != nil {
 		return fmt.Errorf("list records of sockets: %w", err)
 	}
 	defer list.Close()
 	from := bufio.NewReaderSize(patient{list}, 64<<10)
-	var one maps.ConnPeer // the format in which the iterator writes
+	var one maps.ConnOrigin // the format in which the iterator writes
 	piece := make([]byte, binary.Size(one))
 	for {
 		if _, err := io.ReadFull(from, piece); errors.Is(err, io.EOF) {
@@ -81,13 +81,13 @@ func (p *Peers) Each(f func(cookie uint64, record maps.SockPeer)) error {
 
 // Row returns the record of a TCP socket from the map where programs look first, and whether it has
 // one there. Listing that map would cost as much for one socket as for a full map.
-func (p *Peers) Row(cookie uint64) (maps.SockPeer, bool, error) {
-	var row maps.ConnPeer
+func (p *Peers) Row(cookie uint64) (maps.SockOrigin, bool, error) {
+	var row maps.ConnOrigin
 	if p.streams == nil {
-		return maps.SockPeer{}, false, nil
+		return maps.SockOrigin{}, false, nil
 	}
 	if err := p.streams.Lookup(uint32(cookie)&(p.streams.MaxEntries()-1), &row); err != nil {
-		return maps.SockPeer{}, false, fmt.Errorf("look up record of a TCP socket: %w", err)
+		return maps.SockOrigin{}, false, fmt.Errorf("look up record of a TCP socket: %w", err)
 	}
 	return row.Peer, row.Cookie == cookie, nil
 }

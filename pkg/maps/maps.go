@@ -19,24 +19,24 @@ var ErrIncompatible = errors.New("incompatible pin")
 
 // Maps is the set of all maps. The fields are named like the maps; All lists them.
 type Maps struct {
-	Svcs      *ebpf.Map
-	Services  *ebpf.Map
-	Slots     *ebpf.Map
-	Backends  *ebpf.Map
-	Names     *ebpf.Map
-	SrcRanges *ebpf.Map
-	NodeAddrs *ebpf.Map
-	SnatAddrs *ebpf.Map
-	Affinity  *ebpf.Map
-	ConnPeers *ebpf.Map
-	SockPeers *ebpf.Map
-	SockFlows *ebpf.Map
-	Ct        *ebpf.Map
-	CtPending *ebpf.Map
-	CtOpened  *ebpf.Map
-	AskedWays *ebpf.Map
-	Turnover  *ebpf.Map
-	Counters  *ebpf.Map
+	Svcs         *ebpf.Map
+	Services     *ebpf.Map
+	Slots        *ebpf.Map
+	Backends     *ebpf.Map
+	Names        *ebpf.Map
+	SrcRanges    *ebpf.Map
+	NodeAddrs    *ebpf.Map
+	SnatAddrs    *ebpf.Map
+	Affinity     *ebpf.Map
+	ConnOrigins  *ebpf.Map
+	SockOrigins  *ebpf.Map
+	SockBackends *ebpf.Map
+	Ct           *ebpf.Map
+	CtPending    *ebpf.Map
+	CtOpened     *ebpf.Map
+	AskedWays    *ebpf.Map
+	Turnover     *ebpf.Map
+	Counters     *ebpf.Map
 
 	Frags, Allowances      *ebpf.Map
 	Late, EarlyFrames      *ebpf.Map
@@ -107,12 +107,12 @@ func (m *Maps) fields() []field {
 		{Info{Name: "affinity", Row: "client, service index -> backend index, last new connection",
 			WrittenBy: "sock, tc, xdp, pod", ReadBy: "sock, tc, xdp, pod"},
 			&m.Affinity, nil},
-		{Info{Name: "conn_peers", Row: "index -> socket cookie, what it dialed, what it got", WrittenBy: "sock", ReadBy: "sock, sockets"},
-			&m.ConnPeers, nil},
-		{Info{Name: "sock_peers", Row: "socket -> what it dialed, what it got", WrittenBy: "sock", ReadBy: "sock, sockets"},
-			&m.SockPeers, nil},
-		{Info{Name: "sock_flows", Row: "socket -> up to 32 services that it sends to, their backends", WrittenBy: "sock", ReadBy: "sock"},
-			&m.SockFlows, nil},
+		{Info{Name: "conn_origins", Row: "index -> socket cookie, what it dialed, what it got", WrittenBy: "sock", ReadBy: "sock, sockets"},
+			&m.ConnOrigins, nil},
+		{Info{Name: "sock_origins", Row: "socket -> what it dialed, what it got", WrittenBy: "sock", ReadBy: "sock, sockets"},
+			&m.SockOrigins, nil},
+		{Info{Name: "sock_backends", Row: "socket -> up to 32 services that it sends to, their backends", WrittenBy: "sock", ReadBy: "sock"},
+			&m.SockBackends, nil},
 		{Info{Name: "optout", Row: "network namespace or cgroup -> pod, why", WrittenBy: "optout", ReadBy: "sock"}, &m.Optout, nil},
 		{Info{Name: "optout_kinds", Row: "0 -> kinds of optout's rows", WrittenBy: "optout", ReadBy: "sock"}, &m.OptoutKinds, nil},
 		{Info{Name: "ct", Row: "flow -> its rewrite and route, last seen, state", WrittenBy: "tc, xdp, pod, conntrack", ReadBy: "tc, xdp, pod, conntrack"},

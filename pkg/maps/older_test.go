@@ -119,7 +119,7 @@ func TestOlderIsCarried(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		keys bool
-	}{{"ct", true}, {"ct_pending", true}, {"affinity", true}, {"backends", false}, {"conn_peers", false}, {"pods", false}} {
+	}{{"ct", true}, {"ct_pending", true}, {"affinity", true}, {"backends", false}, {"conn_origins", false}, {"pods", false}} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := rig.BPFFS(t)
 			if err := m.Pin(dir); err != nil {
@@ -259,7 +259,7 @@ func TestOlderIsLost(t *testing.T) {
 	if err := m.Pin(dir); err != nil {
 		t.Fatal(err)
 	}
-	remake(t, dir, "sock_peers", func(s *ebpf.MapSpec) { s.Value = shuffle(s.Value, 0); s.MaxEntries = 0 })
+	remake(t, dir, "sock_origins", func(s *ebpf.MapSpec) { s.Value = shuffle(s.Value, 0); s.MaxEntries = 0 })
 	counters := remake(t, dir, "counters", func(s *ebpf.MapSpec) { s.Value = shuffle(s.Value, 0) })
 	for n := range counters.MaxEntries() {
 		if err := counters.Put(n, slices.Repeat([][]byte{slices.Repeat([]byte{1}, 16)}, ebpf.MustPossibleCPU())); err != nil {
@@ -272,7 +272,7 @@ func TestOlderIsLost(t *testing.T) {
 	}
 	defer opened.Close()
 	lost, err := opened.CarryOlder(AllRows)
-	if err != nil || len(lost) != 1 || !strings.Contains(lost[0], "sock_peers") {
+	if err != nil || len(lost) != 1 || !strings.Contains(lost[0], "sock_origins") {
 		t.Errorf("lost %q, %v", lost, err)
 	}
 	var each [][]byte

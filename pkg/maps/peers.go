@@ -10,7 +10,7 @@ type Peer struct {
 }
 
 // PeerOf returns the Peer of a socket of that protocol from its record.
-func PeerOf(record SockPeer, protocol model.Protocol) Peer {
+func PeerOf(record SockOrigin, protocol model.Protocol) Peer {
 	return Peer{
 		Dialled: SvcKey{Addr: record.Vip, Port: record.VipPort, Proto: uint8(protocol)},
 		Backend: Backend{Addr: record.Backend, Port: record.BackendPort, Proto: uint8(protocol)},

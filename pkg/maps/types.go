@@ -13,18 +13,18 @@ import (
 
 // The keys and rows of the maps, generated from the C structs. All are comparable.
 type (
-	Addr     = bpf.MapsAddr
-	SvcKey   = bpf.MapsSvcKey
-	Svc      = bpf.MapsSvc
-	Service  = bpf.MapsService
-	Slot     = bpf.MapsSlot
-	Backend  = bpf.MapsBackend
-	NameText = bpf.MapsName
-	Counter  = bpf.MapsCounter
-	SockPeer = bpf.MapsSockPeer
-	ConnPeer = bpf.MapsConnPeer
-	Ways     = bpf.MapsWays
-	Guard    = bpf.MapsGuard
+	Addr       = bpf.MapsAddr
+	SvcKey     = bpf.MapsSvcKey
+	Svc        = bpf.MapsSvc
+	Service    = bpf.MapsService
+	Slot       = bpf.MapsSlot
+	Backend    = bpf.MapsBackend
+	NameText   = bpf.MapsName
+	Counter    = bpf.MapsCounter
+	SockOrigin = bpf.MapsSockOrigin
+	ConnOrigin = bpf.MapsConnOrigin
+	Ways       = bpf.MapsWays
+	Guard      = bpf.MapsGuard
 )
 
 // The kinds of frontend.

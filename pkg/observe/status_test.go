@@ -59,7 +59,7 @@ func sampleStatus() Status {
 				Capacity: 48, Pressure: 0.25, Memory: 3 << 19, Pin: "/pins/svcs", Schema: "v1"},
 			{Name: "ct_pending", Type: "LRUHash", Row: "e -> f", WrittenBy: "tc", ReadBy: "tc", Entries: &entries,
 				Capacity: 16, Pressure: 0.75, Evictions: new(uint64(7)), Memory: 4096, Pin: "/pins/ct_pending", Schema: "v1"},
-			{Name: "sock_peers", Type: "SkStorage", Row: "c -> d", WrittenBy: "sock", ReadBy: "sock", Memory: 512},
+			{Name: "sock_origins", Type: "SkStorage", Row: "c -> d", WrittenBy: "sock", ReadBy: "sock", Memory: 512},
 		},
 		Problems: []Problem{{"shop/web", "FrontendConflict", "10.96.0.1:80/tcp belongs to shop/other."}},
 		Degraded: []string{},

@@ -44,10 +44,10 @@ type Namespace interface {
 // network namespaces.
 type Records interface {
 	// Each calls f for every record in socket storage, with the cookie of its socket.
-	Each(f func(cookie uint64, record rows.SockPeer)) error
+	Each(f func(cookie uint64, record rows.SockOrigin)) error
 	// Row returns the record that a TCP socket has in a map. It takes precedence over one in socket
 	// storage.
-	Row(cookie uint64) (record rows.SockPeer, ok bool, err error)
+	Row(cookie uint64) (record rows.SockOrigin, ok bool, err error)
 }
 
 // Config is what a Sweeper needs.
@@ -258,8 +258,8 @@ func (s *Sweeper) look(ctx context.Context) (fresh bool) {
 func (s *Sweeper) list() (seen []sighting, first error) {
 	// Read the records first: a socket that connects meanwhile has no record or one that doesn't
 	// match, and is left alone.
-	records := map[uint64]rows.SockPeer{}
-	if err := s.cfg.Records.Each(func(cookie uint64, record rows.SockPeer) { records[cookie] = record }); err != nil {
+	records := map[uint64]rows.SockOrigin{}
+	if err := s.cfg.Records.Each(func(cookie uint64, record rows.SockOrigin) { records[cookie] = record }); err != nil {
 		return nil, err
 	}
 	s.looking.Lock()

@@ -36,8 +36,8 @@ func socketTo(cookie uint64, protocol model.Protocol, remote netip.AddrPort) Soc
 	return s
 }
 
-func recordOf(dialled, backend netip.AddrPort) maps.SockPeer {
-	return maps.SockPeer{
+func recordOf(dialled, backend netip.AddrPort) maps.SockOrigin {
+	return maps.SockOrigin{
 		Vip: maps.AddrOf(dialled.Addr()), VipPort: maps.PortOf(dialled.Port()),
 		Backend: maps.AddrOf(backend.Addr()), BackendPort: maps.PortOf(backend.Port()),
 	}
@@ -48,8 +48,8 @@ func recordOf(dialled, backend netip.AddrPort) maps.SockPeer {
 type kernel struct {
 	mu      sync.Mutex
 	sockets map[uint64]Socket
-	records map[uint64]maps.SockPeer // in socket storage
-	rows    map[uint64]maps.SockPeer // in a map
+	records map[uint64]maps.SockOrigin // in socket storage
+	rows    map[uint64]maps.SockOrigin // in a map
 	aborted []uint64
 	lacks   error
 	slow    time.Duration // duration of a listing
@@ -101,7 +101,7 @@ func (k *kernel) Each(protocol model.Protocol, f func(Socket)) error {
 
 type records struct{ *kernel }
 
-func (r records) Each(f func(uint64, maps.SockPeer)) error {
+func (r records) Each(f func(uint64, maps.SockOrigin)) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for cookie, record := range r.records {
@@ -110,7 +110,7 @@ func (r records) Each(f func(uint64, maps.SockPeer)) error {
 	return nil
 }
 
-func (r records) Row(cookie uint64) (maps.SockPeer, bool, error) {
+func (r records) Row(cookie uint64) (maps.SockOrigin, bool, error) {
 	record, ok := r.rows[cookie] // never changed during a test
 	return record, ok, nil
 }
@@ -122,7 +122,7 @@ func (k *kernel) connect(cookie uint64, protocol model.Protocol, dialled, backen
 }
 
 func newKernel() *kernel {
-	return &kernel{sockets: map[uint64]Socket{}, records: map[uint64]maps.SockPeer{}}
+	return &kernel{sockets: map[uint64]Socket{}, records: map[uint64]maps.SockOrigin{}}
 }
 
 // sweeping runs a Sweeper over a kernel in a synctest bubble; judge decides which peers are stale.
@@ -193,11 +193,11 @@ func TestSweep(t *testing.T) {
 		{"TCP", []model.Protocol{model.TCP}, func(k *kernel) { k.connect(1, model.TCP, vip, gone) }, nil, []uint64{1}},
 		{"TCP with a row", []model.Protocol{model.TCP}, func(k *kernel) {
 			k.sockets[1] = socketTo(1, model.TCP, gone)
-			k.rows = map[uint64]maps.SockPeer{1: recordOf(vip, gone)}
+			k.rows = map[uint64]maps.SockOrigin{1: recordOf(vip, gone)}
 		}, nil, []uint64{1}},
 		{"TCP with a row, and a record from before", []model.Protocol{model.TCP}, func(k *kernel) {
 			k.connect(1, model.TCP, vip, gone)
-			k.rows = map[uint64]maps.SockPeer{1: recordOf(vip, here)}
+			k.rows = map[uint64]maps.SockOrigin{1: recordOf(vip, here)}
 		}, nil, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {

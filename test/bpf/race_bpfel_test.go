@@ -41,7 +41,7 @@ const (
 	RaceMapAskedWays     = "asked_ways"
 	RaceMapBackends      = "backends"
 	RaceMapClusterNodes  = "cluster_nodes"
-	RaceMapConnPeers     = "conn_peers"
+	RaceMapConnOrigins   = "conn_origins"
 	RaceMapCounters      = "counters"
 	RaceMapCt            = "ct"
 	RaceMapCtOld         = "ct_old"
@@ -76,8 +76,8 @@ const (
 	RaceMapShareRates    = "share_rates"
 	RaceMapSlots         = "slots"
 	RaceMapSnatAddrs     = "snat_addrs"
-	RaceMapSockFlows     = "sock_flows"
-	RaceMapSockPeers     = "sock_peers"
+	RaceMapSockBackends  = "sock_backends"
+	RaceMapSockOrigins   = "sock_origins"
 	RaceMapSrcRanges     = "src_ranges"
 	RaceMapSvcs          = "svcs"
 	RaceMapTunnel        = "tunnel"
@@ -155,7 +155,7 @@ type RaceMapSpecs struct {
 	AskedWays    *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends     *ebpf.MapSpec `ebpf:"backends"`
 	ClusterNodes *ebpf.MapSpec `ebpf:"cluster_nodes"`
-	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
+	ConnOrigins  *ebpf.MapSpec `ebpf:"conn_origins"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
 	CtOld        *ebpf.MapSpec `ebpf:"ct_old"`
@@ -190,8 +190,8 @@ type RaceMapSpecs struct {
 	ShareRates   *ebpf.MapSpec `ebpf:"share_rates"`
 	Slots        *ebpf.MapSpec `ebpf:"slots"`
 	SnatAddrs    *ebpf.MapSpec `ebpf:"snat_addrs"`
-	SockFlows    *ebpf.MapSpec `ebpf:"sock_flows"`
-	SockPeers    *ebpf.MapSpec `ebpf:"sock_peers"`
+	SockBackends *ebpf.MapSpec `ebpf:"sock_backends"`
+	SockOrigins  *ebpf.MapSpec `ebpf:"sock_origins"`
 	SrcRanges    *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs         *ebpf.MapSpec `ebpf:"svcs"`
 	Tunnel       *ebpf.MapSpec `ebpf:"tunnel"`
@@ -239,7 +239,7 @@ type RaceMaps struct {
 	AskedWays    *ebpf.Map `ebpf:"asked_ways"`
 	Backends     *ebpf.Map `ebpf:"backends"`
 	ClusterNodes *ebpf.Map `ebpf:"cluster_nodes"`
-	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
+	ConnOrigins  *ebpf.Map `ebpf:"conn_origins"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Ct           *ebpf.Map `ebpf:"ct"`
 	CtOld        *ebpf.Map `ebpf:"ct_old"`
@@ -274,8 +274,8 @@ type RaceMaps struct {
 	ShareRates   *ebpf.Map `ebpf:"share_rates"`
 	Slots        *ebpf.Map `ebpf:"slots"`
 	SnatAddrs    *ebpf.Map `ebpf:"snat_addrs"`
-	SockFlows    *ebpf.Map `ebpf:"sock_flows"`
-	SockPeers    *ebpf.Map `ebpf:"sock_peers"`
+	SockBackends *ebpf.Map `ebpf:"sock_backends"`
+	SockOrigins  *ebpf.Map `ebpf:"sock_origins"`
 	SrcRanges    *ebpf.Map `ebpf:"src_ranges"`
 	Svcs         *ebpf.Map `ebpf:"svcs"`
 	Tunnel       *ebpf.Map `ebpf:"tunnel"`
@@ -292,7 +292,7 @@ func (m *RaceMaps) Close() error {
 		m.AskedWays,
 		m.Backends,
 		m.ClusterNodes,
-		m.ConnPeers,
+		m.ConnOrigins,
 		m.Counters,
 		m.Ct,
 		m.CtOld,
@@ -327,8 +327,8 @@ func (m *RaceMaps) Close() error {
 		m.ShareRates,
 		m.Slots,
 		m.SnatAddrs,
-		m.SockFlows,
-		m.SockPeers,
+		m.SockBackends,
+		m.SockOrigins,
 		m.SrcRanges,
 		m.Svcs,
 		m.Tunnel,

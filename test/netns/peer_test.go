@@ -16,17 +16,17 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// connPeers returns the records of TCP sockets, by row.
-func (n *node) connPeers() map[uint32]bpf.MapsConnPeer {
+// connOrigins returns the records of TCP sockets, by row.
+func (n *node) connOrigins() map[uint32]bpf.MapsConnOrigin {
 	n.t.Helper()
-	all := n.Maps().ConnPeers
-	keys, rows := make([]uint32, all.MaxEntries()), make([]bpf.MapsConnPeer, all.MaxEntries())
+	all := n.Maps().ConnOrigins
+	keys, rows := make([]uint32, all.MaxEntries()), make([]bpf.MapsConnOrigin, all.MaxEntries())
 	var cursor ebpf.MapBatchCursor
 	found, err := all.BatchLookup(&cursor, keys, rows, nil)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) || found != len(rows) {
 		n.t.Fatalf("read %d rows of %d: %v", found, len(rows), err)
 	}
-	taken := map[uint32]bpf.MapsConnPeer{}
+	taken := map[uint32]bpf.MapsConnOrigin{}
 	for i, row := range rows {
 		if row.Cookie != 0 {
 			taken[keys[i]] = row
@@ -38,12 +38,12 @@ func (n *node) connPeers() map[uint32]bpf.MapsConnPeer {
 // takeAll gives every free row to sockets that do not exist.
 func (n *node) takeAll() {
 	n.t.Helper()
-	taken := n.connPeers()
-	for i := range n.Maps().ConnPeers.MaxEntries() {
+	taken := n.connOrigins()
+	for i := range n.Maps().ConnOrigins.MaxEntries() {
 		if _, ok := taken[i]; ok {
 			continue
 		}
-		if err := n.Maps().ConnPeers.Put(i, bpf.MapsConnPeer{Cookie: 1<<63 + uint64(i)}); err != nil {
+		if err := n.Maps().ConnOrigins.Put(i, bpf.MapsConnOrigin{Cookie: 1<<63 + uint64(i)}); err != nil {
 			n.t.Fatal(err)
 		}
 	}
@@ -85,7 +85,7 @@ func TestTCPRecordDiesWithItsSocket(t *testing.T) {
 	p.tcp(back4[0])
 	datagrams := p.udp(vip4, false)
 	p.must(op{Call: "connect", Socket: datagrams, Addr: vip4})
-	if taken := n.connPeers(); len(taken) != 2 {
+	if taken := n.connOrigins(); len(taken) != 2 {
 		t.Errorf("%d records for two TCP sockets connected to services: %+v", len(taken), taken)
 	}
 	if have := p.peer(datagrams); have != vip4 {
@@ -93,14 +93,14 @@ func TestTCPRecordDiesWithItsSocket(t *testing.T) {
 	}
 	p.must(op{Call: "close", Socket: datagrams})
 	p.must(op{Call: "close", Socket: first})
-	if taken := n.connPeers(); len(taken) != 1 {
+	if taken := n.connOrigins(); len(taken) != 1 {
 		t.Errorf("%d records with one of two sockets left: %+v", len(taken), taken)
 	}
 	if have := p.peer(second); have != vip6 {
 		t.Errorf("the peer of the other one is %s, want %s", have, vip6)
 	}
 	p.must(op{Call: "close", Socket: second})
-	if taken := n.connPeers(); len(taken) != 0 {
+	if taken := n.connOrigins(); len(taken) != 0 {
 		t.Errorf("%d records with all sockets closed: %+v", len(taken), taken)
 	}
 }
@@ -113,11 +113,11 @@ func TestTCPRecordsOfAProcessThatWasKilled(t *testing.T) {
 	for range 20 {
 		p.tcp(vip4)
 	}
-	if taken := n.connPeers(); len(taken) != 20 {
+	if taken := n.connOrigins(); len(taken) != 20 {
 		t.Fatalf("%d records for 20 connected sockets", len(taken))
 	}
 	p.process.Kill()
-	if taken := n.connPeers(); len(taken) != 0 {
+	if taken := n.connOrigins(); len(taken) != 0 {
 		t.Errorf("the process is gone, but %d of its records are left", len(taken))
 	}
 }
@@ -131,7 +131,7 @@ func TestTCPRecordsBeyondTheRows(t *testing.T) {
 	p := newClient(t, n)
 	owner := p.tcp(vip4)
 	n.takeAll()
-	before := n.connPeers()
+	before := n.connOrigins()
 	late := p.tcp(vip4)
 	for name, socket := range map[string]int{"with a row": owner, "without": late} {
 		if have := p.peer(socket); have != vip4 {
@@ -139,15 +139,15 @@ func TestTCPRecordsBeyondTheRows(t *testing.T) {
 		}
 	}
 	p.must(op{Call: "close", Socket: late})
-	after := n.connPeers()
-	if len(after) != len(before) || int(n.Maps().ConnPeers.MaxEntries()) != len(after) {
+	after := n.connOrigins()
+	if len(after) != len(before) || int(n.Maps().ConnOrigins.MaxEntries()) != len(after) {
 		t.Errorf("%d rows were taken, now %d", len(before), len(after))
 	}
 	if missed := n.count(bpf.MapsReasonREASON_NO_MEMORY); missed != 0 {
 		t.Errorf("%d records found no room", missed)
 	}
 	p.must(op{Call: "close", Socket: owner})
-	if left := n.connPeers(); len(left) != len(after)-1 {
+	if left := n.connOrigins(); len(left) != len(after)-1 {
 		t.Errorf("after the owner of a row closed, %d of %d rows are taken", len(left), len(after))
 	}
 }
@@ -174,7 +174,7 @@ func TestTCPRecordFromTheTopmostCgroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.must(op{Call: "connect", Socket: p.sockets, Addr: vip4})
-	if taken := n.connPeers(); len(taken) != 0 {
+	if taken := n.connOrigins(); len(taken) != 0 {
 		t.Errorf("it took a row: %+v", taken)
 	}
 	if have := p.peer(p.sockets); have != vip4 {

@@ -21,7 +21,7 @@ const (
 	SelectMapAskedWays      = "asked_ways"
 	SelectMapBackends       = "backends"
 	SelectMapClusterNodes   = "cluster_nodes"
-	SelectMapConnPeers      = "conn_peers"
+	SelectMapConnOrigins    = "conn_origins"
 	SelectMapCounters       = "counters"
 	SelectMapCt             = "ct"
 	SelectMapCtOpened       = "ct_opened"
@@ -53,8 +53,8 @@ const (
 	SelectMapShareRates     = "share_rates"
 	SelectMapSlots          = "slots"
 	SelectMapSnatAddrs      = "snat_addrs"
-	SelectMapSockFlows      = "sock_flows"
-	SelectMapSockPeers      = "sock_peers"
+	SelectMapSockBackends   = "sock_backends"
+	SelectMapSockOrigins    = "sock_origins"
 	SelectMapSrcRanges      = "src_ranges"
 	SelectMapSvcs           = "svcs"
 	SelectMapTunnel         = "tunnel"
@@ -125,7 +125,7 @@ type SelectMapSpecs struct {
 	AskedWays    *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends     *ebpf.MapSpec `ebpf:"backends"`
 	ClusterNodes *ebpf.MapSpec `ebpf:"cluster_nodes"`
-	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
+	ConnOrigins  *ebpf.MapSpec `ebpf:"conn_origins"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
@@ -157,8 +157,8 @@ type SelectMapSpecs struct {
 	ShareRates   *ebpf.MapSpec `ebpf:"share_rates"`
 	Slots        *ebpf.MapSpec `ebpf:"slots"`
 	SnatAddrs    *ebpf.MapSpec `ebpf:"snat_addrs"`
-	SockFlows    *ebpf.MapSpec `ebpf:"sock_flows"`
-	SockPeers    *ebpf.MapSpec `ebpf:"sock_peers"`
+	SockBackends *ebpf.MapSpec `ebpf:"sock_backends"`
+	SockOrigins  *ebpf.MapSpec `ebpf:"sock_origins"`
 	SrcRanges    *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs         *ebpf.MapSpec `ebpf:"svcs"`
 	Tunnel       *ebpf.MapSpec `ebpf:"tunnel"`
@@ -205,7 +205,7 @@ type SelectMaps struct {
 	AskedWays    *ebpf.Map `ebpf:"asked_ways"`
 	Backends     *ebpf.Map `ebpf:"backends"`
 	ClusterNodes *ebpf.Map `ebpf:"cluster_nodes"`
-	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
+	ConnOrigins  *ebpf.Map `ebpf:"conn_origins"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Ct           *ebpf.Map `ebpf:"ct"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
@@ -237,8 +237,8 @@ type SelectMaps struct {
 	ShareRates   *ebpf.Map `ebpf:"share_rates"`
 	Slots        *ebpf.Map `ebpf:"slots"`
 	SnatAddrs    *ebpf.Map `ebpf:"snat_addrs"`
-	SockFlows    *ebpf.Map `ebpf:"sock_flows"`
-	SockPeers    *ebpf.Map `ebpf:"sock_peers"`
+	SockBackends *ebpf.Map `ebpf:"sock_backends"`
+	SockOrigins  *ebpf.Map `ebpf:"sock_origins"`
 	SrcRanges    *ebpf.Map `ebpf:"src_ranges"`
 	Svcs         *ebpf.Map `ebpf:"svcs"`
 	Tunnel       *ebpf.Map `ebpf:"tunnel"`
@@ -255,7 +255,7 @@ func (m *SelectMaps) Close() error {
 		m.AskedWays,
 		m.Backends,
 		m.ClusterNodes,
-		m.ConnPeers,
+		m.ConnOrigins,
 		m.Counters,
 		m.Ct,
 		m.CtOpened,
@@ -287,8 +287,8 @@ func (m *SelectMaps) Close() error {
 		m.ShareRates,
 		m.Slots,
 		m.SnatAddrs,
-		m.SockFlows,
-		m.SockPeers,
+		m.SockBackends,
+		m.SockOrigins,
 		m.SrcRanges,
 		m.Svcs,
 		m.Tunnel,

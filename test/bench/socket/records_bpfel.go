@@ -21,7 +21,7 @@ const (
 	recordsMapAskedWays        = "asked_ways"
 	recordsMapBackends         = "backends"
 	recordsMapClusterNodes     = "cluster_nodes"
-	recordsMapConnPeers        = "conn_peers"
+	recordsMapConnOrigins      = "conn_origins"
 	recordsMapCounters         = "counters"
 	recordsMapCt               = "ct"
 	recordsMapCtOpened         = "ct_opened"
@@ -56,8 +56,8 @@ const (
 	recordsMapShareRates       = "share_rates"
 	recordsMapSlots            = "slots"
 	recordsMapSnatAddrs        = "snat_addrs"
-	recordsMapSockFlows        = "sock_flows"
-	recordsMapSockPeers        = "sock_peers"
+	recordsMapSockBackends     = "sock_backends"
+	recordsMapSockOrigins      = "sock_origins"
 	recordsMapSrcRanges        = "src_ranges"
 	recordsMapSvcs             = "svcs"
 	recordsMapTunnel           = "tunnel"
@@ -148,7 +148,7 @@ type recordsMapSpecs struct {
 	AskedWays    *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends     *ebpf.MapSpec `ebpf:"backends"`
 	ClusterNodes *ebpf.MapSpec `ebpf:"cluster_nodes"`
-	ConnPeers    *ebpf.MapSpec `ebpf:"conn_peers"`
+	ConnOrigins  *ebpf.MapSpec `ebpf:"conn_origins"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Ct           *ebpf.MapSpec `ebpf:"ct"`
 	CtOpened     *ebpf.MapSpec `ebpf:"ct_opened"`
@@ -183,8 +183,8 @@ type recordsMapSpecs struct {
 	ShareRates   *ebpf.MapSpec `ebpf:"share_rates"`
 	Slots        *ebpf.MapSpec `ebpf:"slots"`
 	SnatAddrs    *ebpf.MapSpec `ebpf:"snat_addrs"`
-	SockFlows    *ebpf.MapSpec `ebpf:"sock_flows"`
-	SockPeers    *ebpf.MapSpec `ebpf:"sock_peers"`
+	SockBackends *ebpf.MapSpec `ebpf:"sock_backends"`
+	SockOrigins  *ebpf.MapSpec `ebpf:"sock_origins"`
 	SrcRanges    *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs         *ebpf.MapSpec `ebpf:"svcs"`
 	Tunnel       *ebpf.MapSpec `ebpf:"tunnel"`
@@ -227,7 +227,7 @@ type recordsMaps struct {
 	AskedWays    *ebpf.Map `ebpf:"asked_ways"`
 	Backends     *ebpf.Map `ebpf:"backends"`
 	ClusterNodes *ebpf.Map `ebpf:"cluster_nodes"`
-	ConnPeers    *ebpf.Map `ebpf:"conn_peers"`
+	ConnOrigins  *ebpf.Map `ebpf:"conn_origins"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Ct           *ebpf.Map `ebpf:"ct"`
 	CtOpened     *ebpf.Map `ebpf:"ct_opened"`
@@ -262,8 +262,8 @@ type recordsMaps struct {
 	ShareRates   *ebpf.Map `ebpf:"share_rates"`
 	Slots        *ebpf.Map `ebpf:"slots"`
 	SnatAddrs    *ebpf.Map `ebpf:"snat_addrs"`
-	SockFlows    *ebpf.Map `ebpf:"sock_flows"`
-	SockPeers    *ebpf.Map `ebpf:"sock_peers"`
+	SockBackends *ebpf.Map `ebpf:"sock_backends"`
+	SockOrigins  *ebpf.Map `ebpf:"sock_origins"`
 	SrcRanges    *ebpf.Map `ebpf:"src_ranges"`
 	Svcs         *ebpf.Map `ebpf:"svcs"`
 	Tunnel       *ebpf.Map `ebpf:"tunnel"`
@@ -280,7 +280,7 @@ func (m *recordsMaps) Close() error {
 		m.AskedWays,
 		m.Backends,
 		m.ClusterNodes,
-		m.ConnPeers,
+		m.ConnOrigins,
 		m.Counters,
 		m.Ct,
 		m.CtOpened,
@@ -315,8 +315,8 @@ func (m *recordsMaps) Close() error {
 		m.ShareRates,
 		m.Slots,
 		m.SnatAddrs,
-		m.SockFlows,
-		m.SockPeers,
+		m.SockBackends,
+		m.SockOrigins,
 		m.SrcRanges,
 		m.Svcs,
 		m.Tunnel,

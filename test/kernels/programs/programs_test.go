@@ -71,7 +71,7 @@ func TestEveryProgramLoads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(peers.Each(func(uint64, fairleadmaps.SockPeer) {}), peers.Close()); err != nil {
+	if err := errors.Join(peers.Each(func(uint64, fairleadmaps.SockOrigin) {}), peers.Close()); err != nil {
 		t.Error(err)
 	}
 	t.Logf("instructions that the verifier processed: %v", walked)
