@@ -8,7 +8,7 @@
 /* Looks the route of an established flow up again. */
 static __noinline int decide_refresh(void *ctx, const struct packet *p, struct action *a)
 {
-	return ways_refresh(ctx, p, &a->to) ? table_replace(&p->flow, &a->to) : 0;
+	return route_epoch_refresh(ctx, p, &a->to) ? table_replace(&p->flow, &a->to) : 0;
 }
 
 /* Reports whether a packet opens a connection, for the direction of a row. */
@@ -66,7 +66,7 @@ static __always_inline void decide_check(void *ctx, const struct packet *p, stru
 		return;
 	if (ranges_enforce_again(p, a, &seen))
 		return;
-	if (ways_are_due(&a->to, &seen) && decide_refresh(ctx, p, a)) {
+	if (route_epoch_is_due(&a->to, &seen) && decide_refresh(ctx, p, a)) {
 		a->to.seen = seen;
 		row->seen = seen;
 		if (cfg.growing)

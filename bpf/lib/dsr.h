@@ -9,12 +9,12 @@
 #pragma once
 
 #include "new_flow.h"
-#include "ways.h"
+#include "route_epoch.h"
 
 /* Looks the route of a flow up again. */
 static __noinline int dsr_refresh(void *ctx, const struct packet *p, struct action *a)
 {
-	if (!ways_refresh(ctx, p, &a->to))
+	if (!route_epoch_refresh(ctx, p, &a->to))
 		return 0;
 	return bpf_map_update_elem(&ct_pending, &p->flow, &a->to, BPF_EXIST);
 }
@@ -63,7 +63,7 @@ static __noinline int dsr_decide(void *ctx, const struct packet *p, struct ct_en
 		return true;
 	a->to.seen = now;
 	row->seen = now;
-	if (ways_are_due(&a->to, &seen) && dsr_refresh(ctx, p, a))
+	if (route_epoch_is_due(&a->to, &seen) && dsr_refresh(ctx, p, a))
 		row->seen = seen;
 	return true;
 }

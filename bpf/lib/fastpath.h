@@ -6,7 +6,7 @@
  * much as thirty instructions. It writes the key as whole words, which is how the map's hash and
  * the seal read it, and the offset and length of every header are compile-time constants.
  *
- * Any other packet is parsed again from its beginning (packet.h) and decided by decide.h; both ways
+ * Any other packet is parsed again from its beginning (packet.h) and decided by decide.h; both route_epoch
  * must have the same results. So the fast path writes nothing before it is certain that it can
  * handle the packet. */
 #pragma once
@@ -14,7 +14,7 @@
 #include "ranges.h"
 #include "seq.h"
 #include "source.h"
-#include "ways.h"
+#include "route_epoch.h"
 #include "dsr_encap.h"
 
 /* Values below those that the programs' verdicts use. */
@@ -150,7 +150,7 @@ static __always_inline bool fastpath_touch(const struct flow *flow, struct ct_en
 		return true;
 	to->seen = now;
 	asm volatile("" ::: "memory");
-	if (ways_are_due(to, &row->seen) || (ranges_are_due(to, &row->seen) && !ranges_keep(flow, to)))
+	if (route_epoch_is_due(to, &row->seen) || (ranges_are_due(to, &row->seen) && !ranges_keep(flow, to)))
 		return false;
 	row->seen = to->seen;
 	return true;

@@ -11,7 +11,7 @@
 #include "reason.h"
 #include "sockrows.h"
 #include "types.h"
-#include "wayrows.h"
+#include "route_rows.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -141,8 +141,8 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct ways);
-} ways SEC(".maps");
+	__type(value, struct route_epoch);
+} route_epoch SEC(".maps");
 
 /* Since when clients that were admitted may no longer be. */
 struct {
@@ -156,10 +156,10 @@ struct {
 /* Routes that were recently looked up in the kernel. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, ASKED_WAYS);
+	__uint(max_entries, FIB_CACHE_ROWS);
 	__type(key, __u32);
-	__type(value, struct asked_way);
-} asked_ways SEC(".maps");
+	__type(value, struct fib_cache_row);
+} fib_cache SEC(".maps");
 
 /* Established flows, one row for each direction. */
 struct {

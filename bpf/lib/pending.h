@@ -5,7 +5,7 @@
 #pragma once
 
 #include "dsr.h"
-#include "ways.h"
+#include "route_epoch.h"
 
 /* The result of an attempt to establish a flow. */
 enum pending_outcome {
@@ -88,7 +88,7 @@ static __noinline int pending_promote(const struct packet *p, struct action *a)
 		return action_drop(a, REASON_FLOW_RACE);
 	}
 	if (packet_shakes_hands(p))
-		a->to.seen = ways_opened(ct_now());
+		a->to.seen = route_epoch_opened(ct_now());
 	a->to.state = p->tcp_flags & TCP_FIN ? CT_CLOSING : CT_OPEN;
 	if (outcome == PENDING_MOVED && table_write(&p->flow, &a->to)) {
 		table_delete(&back);
@@ -186,7 +186,7 @@ static __always_inline bool pending_request(void *ctx, const struct packet *p, s
  * and yet goes on. */
 static __noinline int pending_refresh(void *ctx, const struct packet *p, struct action *a)
 {
-	if (!ways_refresh(ctx, p, &a->to))
+	if (!route_epoch_refresh(ctx, p, &a->to))
 		return 0;
 	return bpf_map_update_elem(&ct_pending, &p->flow, &a->to, BPF_EXIST);
 }
@@ -203,7 +203,7 @@ static __always_inline void pending_touch(void *ctx, const struct packet *p, str
 	if (a->to.seen == seen)
 		return;
 	row->seen = a->to.seen;
-	if (ways_are_due(&a->to, &seen) && pending_refresh(ctx, p, a))
+	if (route_epoch_is_due(&a->to, &seen) && pending_refresh(ctx, p, a))
 		row->seen = seen;
 }
 

@@ -14,7 +14,7 @@
 #include "action.h"
 #include "ct.h"
 #include "lb.h"
-#include "ways.h"
+#include "route_epoch.h"
 
 static __always_inline bool ranges_allow(const struct service *service, __u32 index, const struct addr *client)
 {
@@ -79,7 +79,7 @@ static __always_inline bool ranges_are_due(const struct ct_entry *row, const __u
 	if (!(row->flags & CT_GUARDED))
 		return false;
 	guard = bpf_map_lookup_elem(&guards, &zero);
-	return !guard || !ways_told(row) || ways_are_old(before, &guard->changed);
+	return !guard || !route_epoch_valid(row) || route_epoch_is_old(before, &guard->changed);
 }
 
 /* Deletes both rows of a flow, the second only if it has not become another flow's. */

@@ -2,7 +2,7 @@
 /* This file contains the FIB lookup: where a packet goes once it is rewritten. */
 #pragma once
 
-#include "asked.h"
+#include "fib_cache.h"
 
 enum {
 	ROUTE_INET = 2, /* AF_INET and AF_INET6 */
@@ -72,13 +72,13 @@ static __always_inline void route_fill(void *ctx, const struct packet *p, struct
  * time of the lookup is that of the row, which saves a variable: the stack is full. */
 static __noinline int route_ask(void *ctx, const struct packet *p, struct ct_entry *row)
 {
-	struct asked_way *asked;
+	struct fib_cache_row *asked;
 
 	row->seen = ct_now();
 	route_fill(ctx, p, row);
-	asked = route_is_complete(row) ? asked_row(row) : NULL;
+	asked = route_is_complete(row) ? fib_cache_at(row) : NULL;
 	if (asked)
-		asked_keep(asked, p->ifindex, row, row->seen);
+		fib_cache_keep(asked, p->ifindex, row, row->seen);
 	return 0;
 }
 
@@ -88,11 +88,11 @@ static __noinline int route_ask(void *ctx, const struct packet *p, struct ct_ent
  * rules in the stack have to see both directions. */
 static __always_inline void route_find(void *ctx, const struct packet *p, struct ct_entry *row)
 {
-	struct asked_way *asked;
+	struct fib_cache_row *asked;
 
 	if (row->flags & CT_STACK)
 		return;
-	asked = asked_row(row);
-	if (!asked || !asked_find(asked, p->ifindex, row))
+	asked = fib_cache_at(row);
+	if (!asked || !fib_cache_find(asked, p->ifindex, row))
 		route_ask(ctx, p, row);
 }

@@ -256,8 +256,8 @@ enum ct_state {
  *
  * In `ct`, the first packet of each tick in the row's direction writes it. A SYN does not, so a
  * client that keeps dialing a dead backend does not keep the row alive. `seen` is also when the
- * route was last known to be valid, see ways.h: a reply's initial value comes from `ct_pending`, and
- * that of a TCP or SCTP request is at most WAYS_HANDSHAKE ticks too old.
+ * route was last known to be valid, see route_epoch.h: a reply's initial value comes from `ct_pending`, and
+ * that of a TCP or SCTP request is at most ROUTE_EPOCH_HANDSHAKE ticks too old.
  *
  * In `ct_pending` it means the same for replies and for UDP requests. For a TCP or SCTP request it is
  * no time: in CT_ANSWERED it is what the client has to acknowledge, and before that it is unused.

@@ -18,7 +18,6 @@ import (
 const (
 	CarryMapAffinity     = "affinity"
 	CarryMapAllowances   = "allowances"
-	CarryMapAskedWays    = "asked_ways"
 	CarryMapBackends     = "backends"
 	CarryMapCarried      = "carried"
 	CarryMapCarryCount   = "carry_count"
@@ -35,6 +34,7 @@ const (
 	CarryMapEarlyMarks   = "early_marks"
 	CarryMapEarlyTally   = "early_tally"
 	CarryMapEvents       = "events"
+	CarryMapFibCache     = "fib_cache"
 	CarryMapFormer       = "former"
 	CarryMapFrags        = "frags"
 	CarryMapGuards       = "guards"
@@ -51,6 +51,7 @@ const (
 	CarryMapPodRates     = "pod_rates"
 	CarryMapPods         = "pods"
 	CarryMapPodsDial     = "pods_dial"
+	CarryMapRouteEpoch   = "route_epoch"
 	CarryMapServed       = "served"
 	CarryMapServices     = "services"
 	CarryMapSharePaces   = "share_paces"
@@ -65,7 +66,6 @@ const (
 	CarryMapTurnover     = "turnover"
 	CarryMapWatch        = "watch"
 	CarryMapWatched      = "watched"
-	CarryMapWays         = "ways"
 	CarryProgCarryFlows  = "carry_flows"
 	CarryVarCfg          = "cfg"
 )
@@ -121,7 +121,6 @@ type CarryProgramSpecs struct {
 type CarryMapSpecs struct {
 	Affinity     *ebpf.MapSpec `ebpf:"affinity"`
 	Allowances   *ebpf.MapSpec `ebpf:"allowances"`
-	AskedWays    *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends     *ebpf.MapSpec `ebpf:"backends"`
 	Carried      *ebpf.MapSpec `ebpf:"carried"`
 	CarryCount   *ebpf.MapSpec `ebpf:"carry_count"`
@@ -138,6 +137,7 @@ type CarryMapSpecs struct {
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
+	FibCache     *ebpf.MapSpec `ebpf:"fib_cache"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
@@ -154,6 +154,7 @@ type CarryMapSpecs struct {
 	PodRates     *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods         *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial     *ebpf.MapSpec `ebpf:"pods_dial"`
+	RouteEpoch   *ebpf.MapSpec `ebpf:"route_epoch"`
 	Served       *ebpf.MapSpec `ebpf:"served"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
 	SharePaces   *ebpf.MapSpec `ebpf:"share_paces"`
@@ -168,7 +169,6 @@ type CarryMapSpecs struct {
 	Turnover     *ebpf.MapSpec `ebpf:"turnover"`
 	Watch        *ebpf.MapSpec `ebpf:"watch"`
 	Watched      *ebpf.MapSpec `ebpf:"watched"`
-	Ways         *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // CarryVariableSpecs contains global variables before they are loaded into the kernel.
@@ -200,7 +200,6 @@ func (o *CarryObjects) Close() error {
 type CarryMaps struct {
 	Affinity     *ebpf.Map `ebpf:"affinity"`
 	Allowances   *ebpf.Map `ebpf:"allowances"`
-	AskedWays    *ebpf.Map `ebpf:"asked_ways"`
 	Backends     *ebpf.Map `ebpf:"backends"`
 	Carried      *ebpf.Map `ebpf:"carried"`
 	CarryCount   *ebpf.Map `ebpf:"carry_count"`
@@ -217,6 +216,7 @@ type CarryMaps struct {
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
 	Events       *ebpf.Map `ebpf:"events"`
+	FibCache     *ebpf.Map `ebpf:"fib_cache"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
@@ -233,6 +233,7 @@ type CarryMaps struct {
 	PodRates     *ebpf.Map `ebpf:"pod_rates"`
 	Pods         *ebpf.Map `ebpf:"pods"`
 	PodsDial     *ebpf.Map `ebpf:"pods_dial"`
+	RouteEpoch   *ebpf.Map `ebpf:"route_epoch"`
 	Served       *ebpf.Map `ebpf:"served"`
 	Services     *ebpf.Map `ebpf:"services"`
 	SharePaces   *ebpf.Map `ebpf:"share_paces"`
@@ -247,14 +248,12 @@ type CarryMaps struct {
 	Turnover     *ebpf.Map `ebpf:"turnover"`
 	Watch        *ebpf.Map `ebpf:"watch"`
 	Watched      *ebpf.Map `ebpf:"watched"`
-	Ways         *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *CarryMaps) Close() error {
 	return _CarryClose(
 		m.Affinity,
 		m.Allowances,
-		m.AskedWays,
 		m.Backends,
 		m.Carried,
 		m.CarryCount,
@@ -271,6 +270,7 @@ func (m *CarryMaps) Close() error {
 		m.EarlyMarks,
 		m.EarlyTally,
 		m.Events,
+		m.FibCache,
 		m.Former,
 		m.Frags,
 		m.Guards,
@@ -287,6 +287,7 @@ func (m *CarryMaps) Close() error {
 		m.PodRates,
 		m.Pods,
 		m.PodsDial,
+		m.RouteEpoch,
 		m.Served,
 		m.Services,
 		m.SharePaces,
@@ -301,7 +302,6 @@ func (m *CarryMaps) Close() error {
 		m.Turnover,
 		m.Watch,
 		m.Watched,
-		m.Ways,
 	)
 }
 

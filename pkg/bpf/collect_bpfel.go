@@ -18,7 +18,6 @@ import (
 const (
 	CollectMapAffinity            = "affinity"
 	CollectMapAllowances          = "allowances"
-	CollectMapAskedWays           = "asked_ways"
 	CollectMapBackends            = "backends"
 	CollectMapClusterNodes        = "cluster_nodes"
 	CollectMapConnOrigins         = "conn_origins"
@@ -34,6 +33,7 @@ const (
 	CollectMapEarlyMarks          = "early_marks"
 	CollectMapEarlyTally          = "early_tally"
 	CollectMapEvents              = "events"
+	CollectMapFibCache            = "fib_cache"
 	CollectMapFormer              = "former"
 	CollectMapFrags               = "frags"
 	CollectMapGuards              = "guards"
@@ -50,6 +50,7 @@ const (
 	CollectMapPodRates            = "pod_rates"
 	CollectMapPods                = "pods"
 	CollectMapPodsDial            = "pods_dial"
+	CollectMapRouteEpoch          = "route_epoch"
 	CollectMapRun                 = "run"
 	CollectMapServed              = "served"
 	CollectMapServices            = "services"
@@ -65,7 +66,6 @@ const (
 	CollectMapTurnover            = "turnover"
 	CollectMapWatch               = "watch"
 	CollectMapWatched             = "watched"
-	CollectMapWays                = "ways"
 	CollectProgCollectFromCt      = "collect_from_ct"
 	CollectProgCollectFromPending = "collect_from_pending"
 	CollectVarCfg                 = "cfg"
@@ -123,7 +123,6 @@ type CollectProgramSpecs struct {
 type CollectMapSpecs struct {
 	Affinity     *ebpf.MapSpec `ebpf:"affinity"`
 	Allowances   *ebpf.MapSpec `ebpf:"allowances"`
-	AskedWays    *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends     *ebpf.MapSpec `ebpf:"backends"`
 	ClusterNodes *ebpf.MapSpec `ebpf:"cluster_nodes"`
 	ConnOrigins  *ebpf.MapSpec `ebpf:"conn_origins"`
@@ -139,6 +138,7 @@ type CollectMapSpecs struct {
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
+	FibCache     *ebpf.MapSpec `ebpf:"fib_cache"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
@@ -155,6 +155,7 @@ type CollectMapSpecs struct {
 	PodRates     *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods         *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial     *ebpf.MapSpec `ebpf:"pods_dial"`
+	RouteEpoch   *ebpf.MapSpec `ebpf:"route_epoch"`
 	Run          *ebpf.MapSpec `ebpf:"run"`
 	Served       *ebpf.MapSpec `ebpf:"served"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
@@ -170,7 +171,6 @@ type CollectMapSpecs struct {
 	Turnover     *ebpf.MapSpec `ebpf:"turnover"`
 	Watch        *ebpf.MapSpec `ebpf:"watch"`
 	Watched      *ebpf.MapSpec `ebpf:"watched"`
-	Ways         *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // CollectVariableSpecs contains global variables before they are loaded into the kernel.
@@ -202,7 +202,6 @@ func (o *CollectObjects) Close() error {
 type CollectMaps struct {
 	Affinity     *ebpf.Map `ebpf:"affinity"`
 	Allowances   *ebpf.Map `ebpf:"allowances"`
-	AskedWays    *ebpf.Map `ebpf:"asked_ways"`
 	Backends     *ebpf.Map `ebpf:"backends"`
 	ClusterNodes *ebpf.Map `ebpf:"cluster_nodes"`
 	ConnOrigins  *ebpf.Map `ebpf:"conn_origins"`
@@ -218,6 +217,7 @@ type CollectMaps struct {
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
 	Events       *ebpf.Map `ebpf:"events"`
+	FibCache     *ebpf.Map `ebpf:"fib_cache"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
@@ -234,6 +234,7 @@ type CollectMaps struct {
 	PodRates     *ebpf.Map `ebpf:"pod_rates"`
 	Pods         *ebpf.Map `ebpf:"pods"`
 	PodsDial     *ebpf.Map `ebpf:"pods_dial"`
+	RouteEpoch   *ebpf.Map `ebpf:"route_epoch"`
 	Run          *ebpf.Map `ebpf:"run"`
 	Served       *ebpf.Map `ebpf:"served"`
 	Services     *ebpf.Map `ebpf:"services"`
@@ -249,14 +250,12 @@ type CollectMaps struct {
 	Turnover     *ebpf.Map `ebpf:"turnover"`
 	Watch        *ebpf.Map `ebpf:"watch"`
 	Watched      *ebpf.Map `ebpf:"watched"`
-	Ways         *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *CollectMaps) Close() error {
 	return _CollectClose(
 		m.Affinity,
 		m.Allowances,
-		m.AskedWays,
 		m.Backends,
 		m.ClusterNodes,
 		m.ConnOrigins,
@@ -272,6 +271,7 @@ func (m *CollectMaps) Close() error {
 		m.EarlyMarks,
 		m.EarlyTally,
 		m.Events,
+		m.FibCache,
 		m.Former,
 		m.Frags,
 		m.Guards,
@@ -288,6 +288,7 @@ func (m *CollectMaps) Close() error {
 		m.PodRates,
 		m.Pods,
 		m.PodsDial,
+		m.RouteEpoch,
 		m.Run,
 		m.Served,
 		m.Services,
@@ -303,7 +304,6 @@ func (m *CollectMaps) Close() error {
 		m.Turnover,
 		m.Watch,
 		m.Watched,
-		m.Ways,
 	)
 }
 

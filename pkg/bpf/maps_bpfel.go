@@ -47,19 +47,6 @@ type MapsAllowance struct {
 	Tokens uint64
 }
 
-type MapsAskedWay struct {
-	_       structs.HostLayout
-	From    MapsAddr
-	To      MapsAddr
-	In      uint32
-	Seen    uint32
-	Turn    uint32
-	Ifindex uint32
-	Dmac    [6]uint8
-	Smac    [6]uint8
-	Pad     uint32
-}
-
 type MapsBackend struct {
 	_     structs.HostLayout
 	Addr  MapsAddr
@@ -298,6 +285,19 @@ type MapsEvent struct {
 	Flags     uint8
 	TcpFlags  uint8
 	Pad       [6]uint8
+}
+
+type MapsFibCacheRow struct {
+	_       structs.HostLayout
+	From    MapsAddr
+	To      MapsAddr
+	In      uint32
+	Seen    uint32
+	Turn    uint32
+	Ifindex uint32
+	Dmac    [6]uint8
+	Smac    [6]uint8
+	Pad     uint32
 }
 
 type MapsFlow struct {
@@ -570,6 +570,12 @@ type MapsReceiveWindow struct {
 	FlowsBefore uint64
 }
 
+type MapsRouteEpoch struct {
+	_       structs.HostLayout
+	Changed uint32
+	Until   uint32
+}
+
 type MapsService struct {
 	_               structs.HostLayout
 	Words           [2]uint64
@@ -716,19 +722,12 @@ const (
 	MapsWatchedKindWATCHED_KINDS  MapsWatchedKind = 2
 )
 
-type MapsWays struct {
-	_       structs.HostLayout
-	Changed uint32
-	Until   uint32
-}
-
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	MapsMapAffinity            = "affinity"
 	MapsMapAllowances          = "allowances"
-	MapsMapAskedWays           = "asked_ways"
 	MapsMapBackends            = "backends"
 	MapsMapClusterNodes        = "cluster_nodes"
 	MapsMapConnOrigins         = "conn_origins"
@@ -741,6 +740,7 @@ const (
 	MapsMapEarlyMarks          = "early_marks"
 	MapsMapEarlyTally          = "early_tally"
 	MapsMapEvents              = "events"
+	MapsMapFibCache            = "fib_cache"
 	MapsMapFormer              = "former"
 	MapsMapFrags               = "frags"
 	MapsMapGuards              = "guards"
@@ -757,6 +757,7 @@ const (
 	MapsMapPodRates            = "pod_rates"
 	MapsMapPods                = "pods"
 	MapsMapPodsDial            = "pods_dial"
+	MapsMapRouteEpoch          = "route_epoch"
 	MapsMapServed              = "served"
 	MapsMapServices            = "services"
 	MapsMapSharePaces          = "share_paces"
@@ -771,7 +772,6 @@ const (
 	MapsMapTurnover            = "turnover"
 	MapsMapWatch               = "watch"
 	MapsMapWatched             = "watched"
-	MapsMapWays                = "ways"
 	MapsVarAlgorithmType       = "algorithm_type"
 	MapsVarBackendFlagType     = "backend_flag_type"
 	MapsVarCarriedType         = "carried_type"
@@ -861,7 +861,6 @@ type MapsProgramSpecs struct {
 type MapsMapSpecs struct {
 	Affinity     *ebpf.MapSpec `ebpf:"affinity"`
 	Allowances   *ebpf.MapSpec `ebpf:"allowances"`
-	AskedWays    *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends     *ebpf.MapSpec `ebpf:"backends"`
 	ClusterNodes *ebpf.MapSpec `ebpf:"cluster_nodes"`
 	ConnOrigins  *ebpf.MapSpec `ebpf:"conn_origins"`
@@ -874,6 +873,7 @@ type MapsMapSpecs struct {
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
+	FibCache     *ebpf.MapSpec `ebpf:"fib_cache"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
@@ -890,6 +890,7 @@ type MapsMapSpecs struct {
 	PodRates     *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods         *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial     *ebpf.MapSpec `ebpf:"pods_dial"`
+	RouteEpoch   *ebpf.MapSpec `ebpf:"route_epoch"`
 	Served       *ebpf.MapSpec `ebpf:"served"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
 	SharePaces   *ebpf.MapSpec `ebpf:"share_paces"`
@@ -904,7 +905,6 @@ type MapsMapSpecs struct {
 	Turnover     *ebpf.MapSpec `ebpf:"turnover"`
 	Watch        *ebpf.MapSpec `ebpf:"watch"`
 	Watched      *ebpf.MapSpec `ebpf:"watched"`
-	Ways         *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // MapsVariableSpecs contains global variables before they are loaded into the kernel.
@@ -972,7 +972,6 @@ func (o *MapsObjects) Close() error {
 type MapsMaps struct {
 	Affinity     *ebpf.Map `ebpf:"affinity"`
 	Allowances   *ebpf.Map `ebpf:"allowances"`
-	AskedWays    *ebpf.Map `ebpf:"asked_ways"`
 	Backends     *ebpf.Map `ebpf:"backends"`
 	ClusterNodes *ebpf.Map `ebpf:"cluster_nodes"`
 	ConnOrigins  *ebpf.Map `ebpf:"conn_origins"`
@@ -985,6 +984,7 @@ type MapsMaps struct {
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
 	Events       *ebpf.Map `ebpf:"events"`
+	FibCache     *ebpf.Map `ebpf:"fib_cache"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
@@ -1001,6 +1001,7 @@ type MapsMaps struct {
 	PodRates     *ebpf.Map `ebpf:"pod_rates"`
 	Pods         *ebpf.Map `ebpf:"pods"`
 	PodsDial     *ebpf.Map `ebpf:"pods_dial"`
+	RouteEpoch   *ebpf.Map `ebpf:"route_epoch"`
 	Served       *ebpf.Map `ebpf:"served"`
 	Services     *ebpf.Map `ebpf:"services"`
 	SharePaces   *ebpf.Map `ebpf:"share_paces"`
@@ -1015,14 +1016,12 @@ type MapsMaps struct {
 	Turnover     *ebpf.Map `ebpf:"turnover"`
 	Watch        *ebpf.Map `ebpf:"watch"`
 	Watched      *ebpf.Map `ebpf:"watched"`
-	Ways         *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *MapsMaps) Close() error {
 	return _MapsClose(
 		m.Affinity,
 		m.Allowances,
-		m.AskedWays,
 		m.Backends,
 		m.ClusterNodes,
 		m.ConnOrigins,
@@ -1035,6 +1034,7 @@ func (m *MapsMaps) Close() error {
 		m.EarlyMarks,
 		m.EarlyTally,
 		m.Events,
+		m.FibCache,
 		m.Former,
 		m.Frags,
 		m.Guards,
@@ -1051,6 +1051,7 @@ func (m *MapsMaps) Close() error {
 		m.PodRates,
 		m.Pods,
 		m.PodsDial,
+		m.RouteEpoch,
 		m.Served,
 		m.Services,
 		m.SharePaces,
@@ -1065,7 +1066,6 @@ func (m *MapsMaps) Close() error {
 		m.Turnover,
 		m.Watch,
 		m.Watched,
-		m.Ways,
 	)
 }
 

@@ -18,7 +18,6 @@ import (
 const (
 	PodMapAffinity       = "affinity"
 	PodMapAllowances     = "allowances"
-	PodMapAskedWays      = "asked_ways"
 	PodMapBackends       = "backends"
 	PodMapClusterNodes   = "cluster_nodes"
 	PodMapConnOrigins    = "conn_origins"
@@ -33,6 +32,7 @@ const (
 	PodMapEarlyMarks     = "early_marks"
 	PodMapEarlyTally     = "early_tally"
 	PodMapEvents         = "events"
+	PodMapFibCache       = "fib_cache"
 	PodMapFormer         = "former"
 	PodMapFrags          = "frags"
 	PodMapGuards         = "guards"
@@ -49,6 +49,7 @@ const (
 	PodMapPodRates       = "pod_rates"
 	PodMapPods           = "pods"
 	PodMapPodsDial       = "pods_dial"
+	PodMapRouteEpoch     = "route_epoch"
 	PodMapServed         = "served"
 	PodMapServices       = "services"
 	PodMapSharePaces     = "share_paces"
@@ -63,7 +64,6 @@ const (
 	PodMapTurnover       = "turnover"
 	PodMapWatch          = "watch"
 	PodMapWatched        = "watched"
-	PodMapWays           = "ways"
 	PodProgTcFromChained = "tc_from_chained"
 	PodProgTcFromLo      = "tc_from_lo"
 	PodProgTcFromPacer   = "tc_from_pacer"
@@ -131,7 +131,6 @@ type PodProgramSpecs struct {
 type PodMapSpecs struct {
 	Affinity     *ebpf.MapSpec `ebpf:"affinity"`
 	Allowances   *ebpf.MapSpec `ebpf:"allowances"`
-	AskedWays    *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends     *ebpf.MapSpec `ebpf:"backends"`
 	ClusterNodes *ebpf.MapSpec `ebpf:"cluster_nodes"`
 	ConnOrigins  *ebpf.MapSpec `ebpf:"conn_origins"`
@@ -146,6 +145,7 @@ type PodMapSpecs struct {
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
+	FibCache     *ebpf.MapSpec `ebpf:"fib_cache"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
@@ -162,6 +162,7 @@ type PodMapSpecs struct {
 	PodRates     *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods         *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial     *ebpf.MapSpec `ebpf:"pods_dial"`
+	RouteEpoch   *ebpf.MapSpec `ebpf:"route_epoch"`
 	Served       *ebpf.MapSpec `ebpf:"served"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
 	SharePaces   *ebpf.MapSpec `ebpf:"share_paces"`
@@ -176,7 +177,6 @@ type PodMapSpecs struct {
 	Turnover     *ebpf.MapSpec `ebpf:"turnover"`
 	Watch        *ebpf.MapSpec `ebpf:"watch"`
 	Watched      *ebpf.MapSpec `ebpf:"watched"`
-	Ways         *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // PodVariableSpecs contains global variables before they are loaded into the kernel.
@@ -208,7 +208,6 @@ func (o *PodObjects) Close() error {
 type PodMaps struct {
 	Affinity     *ebpf.Map `ebpf:"affinity"`
 	Allowances   *ebpf.Map `ebpf:"allowances"`
-	AskedWays    *ebpf.Map `ebpf:"asked_ways"`
 	Backends     *ebpf.Map `ebpf:"backends"`
 	ClusterNodes *ebpf.Map `ebpf:"cluster_nodes"`
 	ConnOrigins  *ebpf.Map `ebpf:"conn_origins"`
@@ -223,6 +222,7 @@ type PodMaps struct {
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
 	Events       *ebpf.Map `ebpf:"events"`
+	FibCache     *ebpf.Map `ebpf:"fib_cache"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
@@ -239,6 +239,7 @@ type PodMaps struct {
 	PodRates     *ebpf.Map `ebpf:"pod_rates"`
 	Pods         *ebpf.Map `ebpf:"pods"`
 	PodsDial     *ebpf.Map `ebpf:"pods_dial"`
+	RouteEpoch   *ebpf.Map `ebpf:"route_epoch"`
 	Served       *ebpf.Map `ebpf:"served"`
 	Services     *ebpf.Map `ebpf:"services"`
 	SharePaces   *ebpf.Map `ebpf:"share_paces"`
@@ -253,14 +254,12 @@ type PodMaps struct {
 	Turnover     *ebpf.Map `ebpf:"turnover"`
 	Watch        *ebpf.Map `ebpf:"watch"`
 	Watched      *ebpf.Map `ebpf:"watched"`
-	Ways         *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *PodMaps) Close() error {
 	return _PodClose(
 		m.Affinity,
 		m.Allowances,
-		m.AskedWays,
 		m.Backends,
 		m.ClusterNodes,
 		m.ConnOrigins,
@@ -275,6 +274,7 @@ func (m *PodMaps) Close() error {
 		m.EarlyMarks,
 		m.EarlyTally,
 		m.Events,
+		m.FibCache,
 		m.Former,
 		m.Frags,
 		m.Guards,
@@ -291,6 +291,7 @@ func (m *PodMaps) Close() error {
 		m.PodRates,
 		m.Pods,
 		m.PodsDial,
+		m.RouteEpoch,
 		m.Served,
 		m.Services,
 		m.SharePaces,
@@ -305,7 +306,6 @@ func (m *PodMaps) Close() error {
 		m.Turnover,
 		m.Watch,
 		m.Watched,
-		m.Ways,
 	)
 }
 

@@ -18,7 +18,6 @@ import (
 const (
 	SockMapAffinity         = "affinity"
 	SockMapAllowances       = "allowances"
-	SockMapAskedWays        = "asked_ways"
 	SockMapBackends         = "backends"
 	SockMapClusterNodes     = "cluster_nodes"
 	SockMapConnOrigins      = "conn_origins"
@@ -31,6 +30,7 @@ const (
 	SockMapEarlyMarks       = "early_marks"
 	SockMapEarlyTally       = "early_tally"
 	SockMapEvents           = "events"
+	SockMapFibCache         = "fib_cache"
 	SockMapFormer           = "former"
 	SockMapFrags            = "frags"
 	SockMapGuards           = "guards"
@@ -47,6 +47,7 @@ const (
 	SockMapPodRates         = "pod_rates"
 	SockMapPods             = "pods"
 	SockMapPodsDial         = "pods_dial"
+	SockMapRouteEpoch       = "route_epoch"
 	SockMapServed           = "served"
 	SockMapServices         = "services"
 	SockMapSharePaces       = "share_paces"
@@ -61,7 +62,6 @@ const (
 	SockMapTurnover         = "turnover"
 	SockMapWatch            = "watch"
 	SockMapWatched          = "watched"
-	SockMapWays             = "ways"
 	SockProgSockBind4       = "sock_bind4"
 	SockProgSockBind6       = "sock_bind6"
 	SockProgSockConnect4    = "sock_connect4"
@@ -139,7 +139,6 @@ type SockProgramSpecs struct {
 type SockMapSpecs struct {
 	Affinity     *ebpf.MapSpec `ebpf:"affinity"`
 	Allowances   *ebpf.MapSpec `ebpf:"allowances"`
-	AskedWays    *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends     *ebpf.MapSpec `ebpf:"backends"`
 	ClusterNodes *ebpf.MapSpec `ebpf:"cluster_nodes"`
 	ConnOrigins  *ebpf.MapSpec `ebpf:"conn_origins"`
@@ -152,6 +151,7 @@ type SockMapSpecs struct {
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
+	FibCache     *ebpf.MapSpec `ebpf:"fib_cache"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
@@ -168,6 +168,7 @@ type SockMapSpecs struct {
 	PodRates     *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods         *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial     *ebpf.MapSpec `ebpf:"pods_dial"`
+	RouteEpoch   *ebpf.MapSpec `ebpf:"route_epoch"`
 	Served       *ebpf.MapSpec `ebpf:"served"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
 	SharePaces   *ebpf.MapSpec `ebpf:"share_paces"`
@@ -182,7 +183,6 @@ type SockMapSpecs struct {
 	Turnover     *ebpf.MapSpec `ebpf:"turnover"`
 	Watch        *ebpf.MapSpec `ebpf:"watch"`
 	Watched      *ebpf.MapSpec `ebpf:"watched"`
-	Ways         *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // SockVariableSpecs contains global variables before they are loaded into the kernel.
@@ -214,7 +214,6 @@ func (o *SockObjects) Close() error {
 type SockMaps struct {
 	Affinity     *ebpf.Map `ebpf:"affinity"`
 	Allowances   *ebpf.Map `ebpf:"allowances"`
-	AskedWays    *ebpf.Map `ebpf:"asked_ways"`
 	Backends     *ebpf.Map `ebpf:"backends"`
 	ClusterNodes *ebpf.Map `ebpf:"cluster_nodes"`
 	ConnOrigins  *ebpf.Map `ebpf:"conn_origins"`
@@ -227,6 +226,7 @@ type SockMaps struct {
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
 	Events       *ebpf.Map `ebpf:"events"`
+	FibCache     *ebpf.Map `ebpf:"fib_cache"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
@@ -243,6 +243,7 @@ type SockMaps struct {
 	PodRates     *ebpf.Map `ebpf:"pod_rates"`
 	Pods         *ebpf.Map `ebpf:"pods"`
 	PodsDial     *ebpf.Map `ebpf:"pods_dial"`
+	RouteEpoch   *ebpf.Map `ebpf:"route_epoch"`
 	Served       *ebpf.Map `ebpf:"served"`
 	Services     *ebpf.Map `ebpf:"services"`
 	SharePaces   *ebpf.Map `ebpf:"share_paces"`
@@ -257,14 +258,12 @@ type SockMaps struct {
 	Turnover     *ebpf.Map `ebpf:"turnover"`
 	Watch        *ebpf.Map `ebpf:"watch"`
 	Watched      *ebpf.Map `ebpf:"watched"`
-	Ways         *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *SockMaps) Close() error {
 	return _SockClose(
 		m.Affinity,
 		m.Allowances,
-		m.AskedWays,
 		m.Backends,
 		m.ClusterNodes,
 		m.ConnOrigins,
@@ -277,6 +276,7 @@ func (m *SockMaps) Close() error {
 		m.EarlyMarks,
 		m.EarlyTally,
 		m.Events,
+		m.FibCache,
 		m.Former,
 		m.Frags,
 		m.Guards,
@@ -293,6 +293,7 @@ func (m *SockMaps) Close() error {
 		m.PodRates,
 		m.Pods,
 		m.PodsDial,
+		m.RouteEpoch,
 		m.Served,
 		m.Services,
 		m.SharePaces,
@@ -307,7 +308,6 @@ func (m *SockMaps) Close() error {
 		m.Turnover,
 		m.Watch,
 		m.Watched,
-		m.Ways,
 	)
 }
 

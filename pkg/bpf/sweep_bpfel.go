@@ -18,7 +18,6 @@ import (
 const (
 	SweepMapAffinity       = "affinity"
 	SweepMapAllowances     = "allowances"
-	SweepMapAskedWays      = "asked_ways"
 	SweepMapBackends       = "backends"
 	SweepMapClusterNodes   = "cluster_nodes"
 	SweepMapConnOrigins    = "conn_origins"
@@ -31,6 +30,7 @@ const (
 	SweepMapEarlyMarks     = "early_marks"
 	SweepMapEarlyTally     = "early_tally"
 	SweepMapEvents         = "events"
+	SweepMapFibCache       = "fib_cache"
 	SweepMapFormer         = "former"
 	SweepMapFrags          = "frags"
 	SweepMapGuards         = "guards"
@@ -47,6 +47,7 @@ const (
 	SweepMapPodRates       = "pod_rates"
 	SweepMapPods           = "pods"
 	SweepMapPodsDial       = "pods_dial"
+	SweepMapRouteEpoch     = "route_epoch"
 	SweepMapServed         = "served"
 	SweepMapServices       = "services"
 	SweepMapSharePaces     = "share_paces"
@@ -61,7 +62,6 @@ const (
 	SweepMapTurnover       = "turnover"
 	SweepMapWatch          = "watch"
 	SweepMapWatched        = "watched"
-	SweepMapWays           = "ways"
 	SweepProgSweepAffinity = "sweep_affinity"
 	SweepProgSweepFrags    = "sweep_frags"
 )
@@ -118,7 +118,6 @@ type SweepProgramSpecs struct {
 type SweepMapSpecs struct {
 	Affinity     *ebpf.MapSpec `ebpf:"affinity"`
 	Allowances   *ebpf.MapSpec `ebpf:"allowances"`
-	AskedWays    *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends     *ebpf.MapSpec `ebpf:"backends"`
 	ClusterNodes *ebpf.MapSpec `ebpf:"cluster_nodes"`
 	ConnOrigins  *ebpf.MapSpec `ebpf:"conn_origins"`
@@ -131,6 +130,7 @@ type SweepMapSpecs struct {
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
+	FibCache     *ebpf.MapSpec `ebpf:"fib_cache"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
@@ -147,6 +147,7 @@ type SweepMapSpecs struct {
 	PodRates     *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods         *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial     *ebpf.MapSpec `ebpf:"pods_dial"`
+	RouteEpoch   *ebpf.MapSpec `ebpf:"route_epoch"`
 	Served       *ebpf.MapSpec `ebpf:"served"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
 	SharePaces   *ebpf.MapSpec `ebpf:"share_paces"`
@@ -161,7 +162,6 @@ type SweepMapSpecs struct {
 	Turnover     *ebpf.MapSpec `ebpf:"turnover"`
 	Watch        *ebpf.MapSpec `ebpf:"watch"`
 	Watched      *ebpf.MapSpec `ebpf:"watched"`
-	Ways         *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // SweepVariableSpecs contains global variables before they are loaded into the kernel.
@@ -192,7 +192,6 @@ func (o *SweepObjects) Close() error {
 type SweepMaps struct {
 	Affinity     *ebpf.Map `ebpf:"affinity"`
 	Allowances   *ebpf.Map `ebpf:"allowances"`
-	AskedWays    *ebpf.Map `ebpf:"asked_ways"`
 	Backends     *ebpf.Map `ebpf:"backends"`
 	ClusterNodes *ebpf.Map `ebpf:"cluster_nodes"`
 	ConnOrigins  *ebpf.Map `ebpf:"conn_origins"`
@@ -205,6 +204,7 @@ type SweepMaps struct {
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
 	Events       *ebpf.Map `ebpf:"events"`
+	FibCache     *ebpf.Map `ebpf:"fib_cache"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
@@ -221,6 +221,7 @@ type SweepMaps struct {
 	PodRates     *ebpf.Map `ebpf:"pod_rates"`
 	Pods         *ebpf.Map `ebpf:"pods"`
 	PodsDial     *ebpf.Map `ebpf:"pods_dial"`
+	RouteEpoch   *ebpf.Map `ebpf:"route_epoch"`
 	Served       *ebpf.Map `ebpf:"served"`
 	Services     *ebpf.Map `ebpf:"services"`
 	SharePaces   *ebpf.Map `ebpf:"share_paces"`
@@ -235,14 +236,12 @@ type SweepMaps struct {
 	Turnover     *ebpf.Map `ebpf:"turnover"`
 	Watch        *ebpf.Map `ebpf:"watch"`
 	Watched      *ebpf.Map `ebpf:"watched"`
-	Ways         *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *SweepMaps) Close() error {
 	return _SweepClose(
 		m.Affinity,
 		m.Allowances,
-		m.AskedWays,
 		m.Backends,
 		m.ClusterNodes,
 		m.ConnOrigins,
@@ -255,6 +254,7 @@ func (m *SweepMaps) Close() error {
 		m.EarlyMarks,
 		m.EarlyTally,
 		m.Events,
+		m.FibCache,
 		m.Former,
 		m.Frags,
 		m.Guards,
@@ -271,6 +271,7 @@ func (m *SweepMaps) Close() error {
 		m.PodRates,
 		m.Pods,
 		m.PodsDial,
+		m.RouteEpoch,
 		m.Served,
 		m.Services,
 		m.SharePaces,
@@ -285,7 +286,6 @@ func (m *SweepMaps) Close() error {
 		m.Turnover,
 		m.Watch,
 		m.Watched,
-		m.Ways,
 	)
 }
 

@@ -18,7 +18,6 @@ import (
 const (
 	TcMapAffinity      = "affinity"
 	TcMapAllowances    = "allowances"
-	TcMapAskedWays     = "asked_ways"
 	TcMapBackends      = "backends"
 	TcMapClusterNodes  = "cluster_nodes"
 	TcMapConnOrigins   = "conn_origins"
@@ -33,6 +32,7 @@ const (
 	TcMapEarlyMarks    = "early_marks"
 	TcMapEarlyTally    = "early_tally"
 	TcMapEvents        = "events"
+	TcMapFibCache      = "fib_cache"
 	TcMapFormer        = "former"
 	TcMapFrags         = "frags"
 	TcMapGuards        = "guards"
@@ -49,6 +49,7 @@ const (
 	TcMapPodRates      = "pod_rates"
 	TcMapPods          = "pods"
 	TcMapPodsDial      = "pods_dial"
+	TcMapRouteEpoch    = "route_epoch"
 	TcMapServed        = "served"
 	TcMapServices      = "services"
 	TcMapSharePaces    = "share_paces"
@@ -63,7 +64,6 @@ const (
 	TcMapTurnover      = "turnover"
 	TcMapWatch         = "watch"
 	TcMapWatched       = "watched"
-	TcMapWays          = "ways"
 	TcProgTcFromNetdev = "tc_from_netdev"
 	TcProgTcFromTunnel = "tc_from_tunnel"
 	TcProgTcToNetdev   = "tc_to_netdev"
@@ -123,7 +123,6 @@ type TcProgramSpecs struct {
 type TcMapSpecs struct {
 	Affinity     *ebpf.MapSpec `ebpf:"affinity"`
 	Allowances   *ebpf.MapSpec `ebpf:"allowances"`
-	AskedWays    *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends     *ebpf.MapSpec `ebpf:"backends"`
 	ClusterNodes *ebpf.MapSpec `ebpf:"cluster_nodes"`
 	ConnOrigins  *ebpf.MapSpec `ebpf:"conn_origins"`
@@ -138,6 +137,7 @@ type TcMapSpecs struct {
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
+	FibCache     *ebpf.MapSpec `ebpf:"fib_cache"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
@@ -154,6 +154,7 @@ type TcMapSpecs struct {
 	PodRates     *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods         *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial     *ebpf.MapSpec `ebpf:"pods_dial"`
+	RouteEpoch   *ebpf.MapSpec `ebpf:"route_epoch"`
 	Served       *ebpf.MapSpec `ebpf:"served"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
 	SharePaces   *ebpf.MapSpec `ebpf:"share_paces"`
@@ -168,7 +169,6 @@ type TcMapSpecs struct {
 	Turnover     *ebpf.MapSpec `ebpf:"turnover"`
 	Watch        *ebpf.MapSpec `ebpf:"watch"`
 	Watched      *ebpf.MapSpec `ebpf:"watched"`
-	Ways         *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // TcVariableSpecs contains global variables before they are loaded into the kernel.
@@ -200,7 +200,6 @@ func (o *TcObjects) Close() error {
 type TcMaps struct {
 	Affinity     *ebpf.Map `ebpf:"affinity"`
 	Allowances   *ebpf.Map `ebpf:"allowances"`
-	AskedWays    *ebpf.Map `ebpf:"asked_ways"`
 	Backends     *ebpf.Map `ebpf:"backends"`
 	ClusterNodes *ebpf.Map `ebpf:"cluster_nodes"`
 	ConnOrigins  *ebpf.Map `ebpf:"conn_origins"`
@@ -215,6 +214,7 @@ type TcMaps struct {
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
 	Events       *ebpf.Map `ebpf:"events"`
+	FibCache     *ebpf.Map `ebpf:"fib_cache"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
@@ -231,6 +231,7 @@ type TcMaps struct {
 	PodRates     *ebpf.Map `ebpf:"pod_rates"`
 	Pods         *ebpf.Map `ebpf:"pods"`
 	PodsDial     *ebpf.Map `ebpf:"pods_dial"`
+	RouteEpoch   *ebpf.Map `ebpf:"route_epoch"`
 	Served       *ebpf.Map `ebpf:"served"`
 	Services     *ebpf.Map `ebpf:"services"`
 	SharePaces   *ebpf.Map `ebpf:"share_paces"`
@@ -245,14 +246,12 @@ type TcMaps struct {
 	Turnover     *ebpf.Map `ebpf:"turnover"`
 	Watch        *ebpf.Map `ebpf:"watch"`
 	Watched      *ebpf.Map `ebpf:"watched"`
-	Ways         *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *TcMaps) Close() error {
 	return _TcClose(
 		m.Affinity,
 		m.Allowances,
-		m.AskedWays,
 		m.Backends,
 		m.ClusterNodes,
 		m.ConnOrigins,
@@ -267,6 +266,7 @@ func (m *TcMaps) Close() error {
 		m.EarlyMarks,
 		m.EarlyTally,
 		m.Events,
+		m.FibCache,
 		m.Former,
 		m.Frags,
 		m.Guards,
@@ -283,6 +283,7 @@ func (m *TcMaps) Close() error {
 		m.PodRates,
 		m.Pods,
 		m.PodsDial,
+		m.RouteEpoch,
 		m.Served,
 		m.Services,
 		m.SharePaces,
@@ -297,7 +298,6 @@ func (m *TcMaps) Close() error {
 		m.Turnover,
 		m.Watch,
 		m.Watched,
-		m.Ways,
 	)
 }
 

@@ -18,7 +18,6 @@ import (
 const (
 	XdpMapAffinity       = "affinity"
 	XdpMapAllowances     = "allowances"
-	XdpMapAskedWays      = "asked_ways"
 	XdpMapBackends       = "backends"
 	XdpMapClusterNodes   = "cluster_nodes"
 	XdpMapConnOrigins    = "conn_origins"
@@ -33,6 +32,7 @@ const (
 	XdpMapEarlyMarks     = "early_marks"
 	XdpMapEarlyTally     = "early_tally"
 	XdpMapEvents         = "events"
+	XdpMapFibCache       = "fib_cache"
 	XdpMapFormer         = "former"
 	XdpMapFrags          = "frags"
 	XdpMapGuards         = "guards"
@@ -49,6 +49,7 @@ const (
 	XdpMapPodRates       = "pod_rates"
 	XdpMapPods           = "pods"
 	XdpMapPodsDial       = "pods_dial"
+	XdpMapRouteEpoch     = "route_epoch"
 	XdpMapServed         = "served"
 	XdpMapServices       = "services"
 	XdpMapSharePaces     = "share_paces"
@@ -63,7 +64,6 @@ const (
 	XdpMapTurnover       = "turnover"
 	XdpMapWatch          = "watch"
 	XdpMapWatched        = "watched"
-	XdpMapWays           = "ways"
 	XdpProgXdpFromNetdev = "xdp_from_netdev"
 	XdpVarCfg            = "cfg"
 )
@@ -119,7 +119,6 @@ type XdpProgramSpecs struct {
 type XdpMapSpecs struct {
 	Affinity     *ebpf.MapSpec `ebpf:"affinity"`
 	Allowances   *ebpf.MapSpec `ebpf:"allowances"`
-	AskedWays    *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends     *ebpf.MapSpec `ebpf:"backends"`
 	ClusterNodes *ebpf.MapSpec `ebpf:"cluster_nodes"`
 	ConnOrigins  *ebpf.MapSpec `ebpf:"conn_origins"`
@@ -134,6 +133,7 @@ type XdpMapSpecs struct {
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
+	FibCache     *ebpf.MapSpec `ebpf:"fib_cache"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
@@ -150,6 +150,7 @@ type XdpMapSpecs struct {
 	PodRates     *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods         *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial     *ebpf.MapSpec `ebpf:"pods_dial"`
+	RouteEpoch   *ebpf.MapSpec `ebpf:"route_epoch"`
 	Served       *ebpf.MapSpec `ebpf:"served"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
 	SharePaces   *ebpf.MapSpec `ebpf:"share_paces"`
@@ -164,7 +165,6 @@ type XdpMapSpecs struct {
 	Turnover     *ebpf.MapSpec `ebpf:"turnover"`
 	Watch        *ebpf.MapSpec `ebpf:"watch"`
 	Watched      *ebpf.MapSpec `ebpf:"watched"`
-	Ways         *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // XdpVariableSpecs contains global variables before they are loaded into the kernel.
@@ -196,7 +196,6 @@ func (o *XdpObjects) Close() error {
 type XdpMaps struct {
 	Affinity     *ebpf.Map `ebpf:"affinity"`
 	Allowances   *ebpf.Map `ebpf:"allowances"`
-	AskedWays    *ebpf.Map `ebpf:"asked_ways"`
 	Backends     *ebpf.Map `ebpf:"backends"`
 	ClusterNodes *ebpf.Map `ebpf:"cluster_nodes"`
 	ConnOrigins  *ebpf.Map `ebpf:"conn_origins"`
@@ -211,6 +210,7 @@ type XdpMaps struct {
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
 	Events       *ebpf.Map `ebpf:"events"`
+	FibCache     *ebpf.Map `ebpf:"fib_cache"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
@@ -227,6 +227,7 @@ type XdpMaps struct {
 	PodRates     *ebpf.Map `ebpf:"pod_rates"`
 	Pods         *ebpf.Map `ebpf:"pods"`
 	PodsDial     *ebpf.Map `ebpf:"pods_dial"`
+	RouteEpoch   *ebpf.Map `ebpf:"route_epoch"`
 	Served       *ebpf.Map `ebpf:"served"`
 	Services     *ebpf.Map `ebpf:"services"`
 	SharePaces   *ebpf.Map `ebpf:"share_paces"`
@@ -241,14 +242,12 @@ type XdpMaps struct {
 	Turnover     *ebpf.Map `ebpf:"turnover"`
 	Watch        *ebpf.Map `ebpf:"watch"`
 	Watched      *ebpf.Map `ebpf:"watched"`
-	Ways         *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *XdpMaps) Close() error {
 	return _XdpClose(
 		m.Affinity,
 		m.Allowances,
-		m.AskedWays,
 		m.Backends,
 		m.ClusterNodes,
 		m.ConnOrigins,
@@ -263,6 +262,7 @@ func (m *XdpMaps) Close() error {
 		m.EarlyMarks,
 		m.EarlyTally,
 		m.Events,
+		m.FibCache,
 		m.Former,
 		m.Frags,
 		m.Guards,
@@ -279,6 +279,7 @@ func (m *XdpMaps) Close() error {
 		m.PodRates,
 		m.Pods,
 		m.PodsDial,
+		m.RouteEpoch,
 		m.Served,
 		m.Services,
 		m.SharePaces,
@@ -293,7 +294,6 @@ func (m *XdpMaps) Close() error {
 		m.Turnover,
 		m.Watch,
 		m.Watched,
-		m.Ways,
 	)
 }
 

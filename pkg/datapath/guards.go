@@ -32,7 +32,7 @@ func (d *Datapath) Guards() (*Guards, error) {
 	return NewGuards(d.maps)
 }
 
-// NewGuards returns a Guards for programs over the given maps; see NewWays.
+// NewGuards returns a Guards for programs over the given maps; see NewRouteEpoch.
 func NewGuards(m *maps.Maps) (*Guards, error) {
 	tick, err := MeasureTick()
 	if err != nil {

@@ -31,12 +31,12 @@ func (d *Datapath) Ways() (*Ways, error) {
 	if d.maps == nil {
 		return nil, fmt.Errorf("open ways: %w", ErrNoMaps)
 	}
-	return NewWays(d.maps)
+	return NewRouteEpoch(d.maps)
 }
 
-// NewWays returns a Ways for programs over the given maps, which the caller still owns. The
+// NewRouteEpoch returns a Ways for programs over the given maps, which the caller still owns. The
 // programs must count time in the ticks of MeasureTick.
-func NewWays(m *maps.Maps) (*Ways, error) {
+func NewRouteEpoch(m *maps.Maps) (*Ways, error) {
 	tick, err := MeasureTick()
 	if err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func NewWays(m *maps.Maps) (*Ways, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, err := maps.MapArray[maps.Ways](m.Ways, true)
+	rows, err := maps.MapArray[maps.Ways](m.RouteEpoch, true)
 	if err != nil {
 		return nil, errors.Join(err, clock.Close())
 	}

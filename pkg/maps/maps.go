@@ -34,26 +34,26 @@ type Maps struct {
 	Ct           *ebpf.Map
 	CtPending    *ebpf.Map
 	CtOpened     *ebpf.Map
-	AskedWays    *ebpf.Map
+	FibCache     *ebpf.Map
 	Turnover     *ebpf.Map
 	Counters     *ebpf.Map
 
-	Frags, Allowances      *ebpf.Map
-	Late, EarlyFrames      *ebpf.Map
-	EarlyMarks             *ebpf.Map
-	EarlyTally             *ebpf.Map
-	Optout, OptoutKinds    *ebpf.Map
-	Ways, DsrHints, Guards *ebpf.Map
-	Served, LinkAddrs      *ebpf.Map
-	Pods, PodLinks         *ebpf.Map
-	PodsDial, MasqSkip     *ebpf.Map
-	PodRates, PodPaces     *ebpf.Map
-	ShareRates             *ebpf.Map
-	SharePaces             *ebpf.Map
-	ClusterNodes           *ebpf.Map
-	NodeSources            *ebpf.Map
-	Tunnel                 *ebpf.Map
-	Former                 *ebpf.Map
+	Frags, Allowances            *ebpf.Map
+	Late, EarlyFrames            *ebpf.Map
+	EarlyMarks                   *ebpf.Map
+	EarlyTally                   *ebpf.Map
+	Optout, OptoutKinds          *ebpf.Map
+	RouteEpoch, DsrHints, Guards *ebpf.Map
+	Served, LinkAddrs            *ebpf.Map
+	Pods, PodLinks               *ebpf.Map
+	PodsDial, MasqSkip           *ebpf.Map
+	PodRates, PodPaces           *ebpf.Map
+	ShareRates                   *ebpf.Map
+	SharePaces                   *ebpf.Map
+	ClusterNodes                 *ebpf.Map
+	NodeSources                  *ebpf.Map
+	Tunnel                       *ebpf.Map
+	Former                       *ebpf.Map
 
 	Watch, Watched, Events *ebpf.Map
 
@@ -121,11 +121,11 @@ func (m *Maps) fields() []field {
 		{Info{Name: "ct_opened", Row: "0 -> flows that were established, ever", WrittenBy: "tc, xdp, pod", ReadBy: "conntrack"}, &m.CtOpened, nil},
 		{Info{Name: "turnover", Row: "map that pushes rows out -> rows made, rows deleted, ever", WrittenBy: "sock, tc, xdp, pod, conntrack", ReadBy: "observe"},
 			&m.Turnover, nil},
-		{Info{Name: "ways", Row: "0 -> when ways changed, until when that is followed", WrittenBy: "routes", ReadBy: "tc, xdp, pod"}, &m.Ways, nil},
+		{Info{Name: "route_epoch", Row: "0 -> when ways changed, until when that is followed", WrittenBy: "routes", ReadBy: "tc, xdp, pod"}, &m.RouteEpoch, nil},
 		{Info{Name: "guards", Row: "0 -> when it changed who may use load balancers' addresses", WrittenBy: "reconciler", ReadBy: "tc, xdp, pod"},
 			&m.Guards, nil},
-		{Info{Name: "asked_ways", Row: "hash of addresses -> the way between them, when the kernel was asked", WrittenBy: "tc, xdp, pod",
-			ReadBy: "tc, xdp, pod"}, &m.AskedWays, nil},
+		{Info{Name: "fib_cache", Row: "hash of addresses -> the way between them, when the kernel was asked", WrittenBy: "tc, xdp, pod",
+			ReadBy: "tc, xdp, pod"}, &m.FibCache, nil},
 		{Info{Name: "frags", Row: "datagram -> its ports, last seen", WrittenBy: "tc, xdp, pod", ReadBy: "tc, xdp, pod"}, &m.Frags, nil},
 		{Info{Name: "late", Row: "row of early_frames -> its datagram, device, when it came", WrittenBy: "tc", ReadBy: "tc"}, &m.Late, nil},
 		{Info{Name: "early_frames", Row: "row of late -> a fragment that came before its first", WrittenBy: "tc", ReadBy: "tc"}, &m.EarlyFrames, nil},

@@ -17,14 +17,14 @@ import (
 
 // knows has every row of every CPU hold the way between two addresses, so that it does not matter
 // in which row and on which CPU programs look.
-func (w *world) knows(t *testing.T, way bpf.MapsAskedWay) {
+func (w *world) knows(t *testing.T, way bpf.MapsFibCacheRow) {
 	t.Helper()
-	rows := make([]bpf.MapsAskedWay, ebpf.MustPossibleCPU())
+	rows := make([]bpf.MapsFibCacheRow, ebpf.MustPossibleCPU())
 	for i := range rows {
 		rows[i] = way
 	}
-	for i := range w.maps.AskedWays.MaxEntries() {
-		if err := w.maps.AskedWays.Put(i, rows); err != nil {
+	for i := range w.maps.FibCache.MaxEntries() {
+		if err := w.maps.FibCache.Put(i, rows); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -32,8 +32,8 @@ func (w *world) knows(t *testing.T, way bpf.MapsAskedWay) {
 
 // wayOf returns the way from one address to another through the device that test packets come in
 // through.
-func wayOf(from, to string, seen uint32) bpf.MapsAskedWay {
-	return bpf.MapsAskedWay{
+func wayOf(from, to string, seen uint32) bpf.MapsFibCacheRow {
+	return bpf.MapsFibCacheRow{
 		From: maps.AddrOf(netip.MustParseAddr(host(from))), To: maps.AddrOf(netip.MustParseAddr(host(to))), In: 1, Seen: seen,
 		Ifindex: 1, Dmac: [6]uint8{2, 0, 0, 0, 0, 7}, Smac: [6]uint8{2, 0, 0, 0, 0, 8},
 	}
@@ -44,7 +44,7 @@ func wayOf(from, to string, seen uint32) bpf.MapsAskedWay {
 type askedCase struct {
 	name                 string
 	seen, changed, until int32
-	other                func(f family, way *bpf.MapsAskedWay)
+	other                func(f family, way *bpf.MapsFibCacheRow)
 	taken                bool
 }
 
@@ -58,13 +58,13 @@ func askedCases() []askedCase {
 		{name: "changed now", until: 1},
 		{name: "changed, and the kernel may still be at it", changed: 1, until: 1},
 		{name: "the agent is away", changed: -1, until: -1},
-		{name: "half written", changed: -1, until: 1, other: func(_ family, way *bpf.MapsAskedWay) { way.Turn = 1 }},
-		{name: "written often", changed: -1, until: 1, taken: true, other: func(_ family, way *bpf.MapsAskedWay) { way.Turn = 8 }},
-		{name: "by another device", changed: -1, until: 1, other: func(_ family, way *bpf.MapsAskedWay) { way.In = 2 }},
-		{name: "from another address", changed: -1, until: 1, other: func(f family, way *bpf.MapsAskedWay) {
+		{name: "half written", changed: -1, until: 1, other: func(_ family, way *bpf.MapsFibCacheRow) { way.Turn = 1 }},
+		{name: "written often", changed: -1, until: 1, taken: true, other: func(_ family, way *bpf.MapsFibCacheRow) { way.Turn = 8 }},
+		{name: "by another device", changed: -1, until: 1, other: func(_ family, way *bpf.MapsFibCacheRow) { way.In = 2 }},
+		{name: "from another address", changed: -1, until: 1, other: func(f family, way *bpf.MapsFibCacheRow) {
 			way.From = maps.AddrOf(netip.MustParseAddr(host(f.node)))
 		}},
-		{name: "to another address", changed: -1, until: 1, other: func(f family, way *bpf.MapsAskedWay) {
+		{name: "to another address", changed: -1, until: 1, other: func(f family, way *bpf.MapsFibCacheRow) {
 			way.To = maps.AddrOf(netip.MustParseAddr(host(f.node)))
 		}},
 	}
@@ -72,7 +72,7 @@ func askedCases() []askedCase {
 
 // A flow takes a way that was looked up for another one as long as it is valid. The world of this
 // test has no route, so a program that asks the kernel gets none.
-func TestAskedWays(t *testing.T) {
+func TestFibCache(t *testing.T) {
 	rig.Root(t)
 	config := standardConfig()
 	config.TickShift, config.SnatFirst = 31, 40000

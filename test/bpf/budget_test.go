@@ -92,7 +92,7 @@ func (w *world) guarded(t *testing.T, f family, vip string, changed int32) (prog
 // changes until another.
 func (w *world) tell(t *testing.T, changed, until uint32) {
 	t.Helper()
-	if err := w.maps.Ways.Put(uint32(0), maps.Ways{Changed: changed, Until: until}); err != nil {
+	if err := w.maps.RouteEpoch.Put(uint32(0), maps.Ways{Changed: changed, Until: until}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -149,7 +149,7 @@ type watchman struct {
 
 func (w *world) watchman(t *testing.T, f family) *watchman {
 	t.Helper()
-	ways, err := datapath.NewWays(w.maps)
+	ways, err := datapath.NewRouteEpoch(w.maps)
 	if err != nil {
 		t.Fatal(err)
 	}

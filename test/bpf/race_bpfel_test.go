@@ -38,7 +38,6 @@ const (
 const (
 	RaceMapAffinity      = "affinity"
 	RaceMapAllowances    = "allowances"
-	RaceMapAskedWays     = "asked_ways"
 	RaceMapBackends      = "backends"
 	RaceMapClusterNodes  = "cluster_nodes"
 	RaceMapConnOrigins   = "conn_origins"
@@ -53,6 +52,7 @@ const (
 	RaceMapEarlyMarks    = "early_marks"
 	RaceMapEarlyTally    = "early_tally"
 	RaceMapEvents        = "events"
+	RaceMapFibCache      = "fib_cache"
 	RaceMapFormer        = "former"
 	RaceMapFrags         = "frags"
 	RaceMapGuards        = "guards"
@@ -70,6 +70,7 @@ const (
 	RaceMapPods          = "pods"
 	RaceMapPodsDial      = "pods_dial"
 	RaceMapRaceSteps     = "race_steps"
+	RaceMapRouteEpoch    = "route_epoch"
 	RaceMapServed        = "served"
 	RaceMapServices      = "services"
 	RaceMapSharePaces    = "share_paces"
@@ -84,7 +85,6 @@ const (
 	RaceMapTurnover      = "turnover"
 	RaceMapWatch         = "watch"
 	RaceMapWatched       = "watched"
-	RaceMapWays          = "ways"
 	RaceProgRaceEnd      = "race_end"
 	RaceProgTcFromNetdev = "tc_from_netdev"
 	RaceProgTcFromTunnel = "tc_from_tunnel"
@@ -152,7 +152,6 @@ type RaceProgramSpecs struct {
 type RaceMapSpecs struct {
 	Affinity     *ebpf.MapSpec `ebpf:"affinity"`
 	Allowances   *ebpf.MapSpec `ebpf:"allowances"`
-	AskedWays    *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends     *ebpf.MapSpec `ebpf:"backends"`
 	ClusterNodes *ebpf.MapSpec `ebpf:"cluster_nodes"`
 	ConnOrigins  *ebpf.MapSpec `ebpf:"conn_origins"`
@@ -167,6 +166,7 @@ type RaceMapSpecs struct {
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
+	FibCache     *ebpf.MapSpec `ebpf:"fib_cache"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
@@ -184,6 +184,7 @@ type RaceMapSpecs struct {
 	Pods         *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial     *ebpf.MapSpec `ebpf:"pods_dial"`
 	RaceSteps    *ebpf.MapSpec `ebpf:"race_steps"`
+	RouteEpoch   *ebpf.MapSpec `ebpf:"route_epoch"`
 	Served       *ebpf.MapSpec `ebpf:"served"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
 	SharePaces   *ebpf.MapSpec `ebpf:"share_paces"`
@@ -198,7 +199,6 @@ type RaceMapSpecs struct {
 	Turnover     *ebpf.MapSpec `ebpf:"turnover"`
 	Watch        *ebpf.MapSpec `ebpf:"watch"`
 	Watched      *ebpf.MapSpec `ebpf:"watched"`
-	Ways         *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // RaceVariableSpecs contains global variables before they are loaded into the kernel.
@@ -236,7 +236,6 @@ func (o *RaceObjects) Close() error {
 type RaceMaps struct {
 	Affinity     *ebpf.Map `ebpf:"affinity"`
 	Allowances   *ebpf.Map `ebpf:"allowances"`
-	AskedWays    *ebpf.Map `ebpf:"asked_ways"`
 	Backends     *ebpf.Map `ebpf:"backends"`
 	ClusterNodes *ebpf.Map `ebpf:"cluster_nodes"`
 	ConnOrigins  *ebpf.Map `ebpf:"conn_origins"`
@@ -251,6 +250,7 @@ type RaceMaps struct {
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
 	Events       *ebpf.Map `ebpf:"events"`
+	FibCache     *ebpf.Map `ebpf:"fib_cache"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
@@ -268,6 +268,7 @@ type RaceMaps struct {
 	Pods         *ebpf.Map `ebpf:"pods"`
 	PodsDial     *ebpf.Map `ebpf:"pods_dial"`
 	RaceSteps    *ebpf.Map `ebpf:"race_steps"`
+	RouteEpoch   *ebpf.Map `ebpf:"route_epoch"`
 	Served       *ebpf.Map `ebpf:"served"`
 	Services     *ebpf.Map `ebpf:"services"`
 	SharePaces   *ebpf.Map `ebpf:"share_paces"`
@@ -282,14 +283,12 @@ type RaceMaps struct {
 	Turnover     *ebpf.Map `ebpf:"turnover"`
 	Watch        *ebpf.Map `ebpf:"watch"`
 	Watched      *ebpf.Map `ebpf:"watched"`
-	Ways         *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *RaceMaps) Close() error {
 	return _RaceClose(
 		m.Affinity,
 		m.Allowances,
-		m.AskedWays,
 		m.Backends,
 		m.ClusterNodes,
 		m.ConnOrigins,
@@ -304,6 +303,7 @@ func (m *RaceMaps) Close() error {
 		m.EarlyMarks,
 		m.EarlyTally,
 		m.Events,
+		m.FibCache,
 		m.Former,
 		m.Frags,
 		m.Guards,
@@ -321,6 +321,7 @@ func (m *RaceMaps) Close() error {
 		m.Pods,
 		m.PodsDial,
 		m.RaceSteps,
+		m.RouteEpoch,
 		m.Served,
 		m.Services,
 		m.SharePaces,
@@ -335,7 +336,6 @@ func (m *RaceMaps) Close() error {
 		m.Turnover,
 		m.Watch,
 		m.Watched,
-		m.Ways,
 	)
 }
 

@@ -18,7 +18,6 @@ import (
 const (
 	SelectMapAffinity       = "affinity"
 	SelectMapAllowances     = "allowances"
-	SelectMapAskedWays      = "asked_ways"
 	SelectMapBackends       = "backends"
 	SelectMapClusterNodes   = "cluster_nodes"
 	SelectMapConnOrigins    = "conn_origins"
@@ -31,6 +30,7 @@ const (
 	SelectMapEarlyMarks     = "early_marks"
 	SelectMapEarlyTally     = "early_tally"
 	SelectMapEvents         = "events"
+	SelectMapFibCache       = "fib_cache"
 	SelectMapFormer         = "former"
 	SelectMapFrags          = "frags"
 	SelectMapGuards         = "guards"
@@ -47,6 +47,7 @@ const (
 	SelectMapPodRates       = "pod_rates"
 	SelectMapPods           = "pods"
 	SelectMapPodsDial       = "pods_dial"
+	SelectMapRouteEpoch     = "route_epoch"
 	SelectMapServed         = "served"
 	SelectMapServices       = "services"
 	SelectMapSharePaces     = "share_paces"
@@ -61,7 +62,6 @@ const (
 	SelectMapTurnover       = "turnover"
 	SelectMapWatch          = "watch"
 	SelectMapWatched        = "watched"
-	SelectMapWays           = "ways"
 	SelectProgSelectBackend = "select_backend"
 	SelectVarAbsent         = "absent"
 	SelectVarBroken         = "broken"
@@ -122,7 +122,6 @@ type SelectProgramSpecs struct {
 type SelectMapSpecs struct {
 	Affinity     *ebpf.MapSpec `ebpf:"affinity"`
 	Allowances   *ebpf.MapSpec `ebpf:"allowances"`
-	AskedWays    *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends     *ebpf.MapSpec `ebpf:"backends"`
 	ClusterNodes *ebpf.MapSpec `ebpf:"cluster_nodes"`
 	ConnOrigins  *ebpf.MapSpec `ebpf:"conn_origins"`
@@ -135,6 +134,7 @@ type SelectMapSpecs struct {
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
+	FibCache     *ebpf.MapSpec `ebpf:"fib_cache"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
@@ -151,6 +151,7 @@ type SelectMapSpecs struct {
 	PodRates     *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods         *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial     *ebpf.MapSpec `ebpf:"pods_dial"`
+	RouteEpoch   *ebpf.MapSpec `ebpf:"route_epoch"`
 	Served       *ebpf.MapSpec `ebpf:"served"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
 	SharePaces   *ebpf.MapSpec `ebpf:"share_paces"`
@@ -165,7 +166,6 @@ type SelectMapSpecs struct {
 	Turnover     *ebpf.MapSpec `ebpf:"turnover"`
 	Watch        *ebpf.MapSpec `ebpf:"watch"`
 	Watched      *ebpf.MapSpec `ebpf:"watched"`
-	Ways         *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // SelectVariableSpecs contains global variables before they are loaded into the kernel.
@@ -202,7 +202,6 @@ func (o *SelectObjects) Close() error {
 type SelectMaps struct {
 	Affinity     *ebpf.Map `ebpf:"affinity"`
 	Allowances   *ebpf.Map `ebpf:"allowances"`
-	AskedWays    *ebpf.Map `ebpf:"asked_ways"`
 	Backends     *ebpf.Map `ebpf:"backends"`
 	ClusterNodes *ebpf.Map `ebpf:"cluster_nodes"`
 	ConnOrigins  *ebpf.Map `ebpf:"conn_origins"`
@@ -215,6 +214,7 @@ type SelectMaps struct {
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
 	Events       *ebpf.Map `ebpf:"events"`
+	FibCache     *ebpf.Map `ebpf:"fib_cache"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
@@ -231,6 +231,7 @@ type SelectMaps struct {
 	PodRates     *ebpf.Map `ebpf:"pod_rates"`
 	Pods         *ebpf.Map `ebpf:"pods"`
 	PodsDial     *ebpf.Map `ebpf:"pods_dial"`
+	RouteEpoch   *ebpf.Map `ebpf:"route_epoch"`
 	Served       *ebpf.Map `ebpf:"served"`
 	Services     *ebpf.Map `ebpf:"services"`
 	SharePaces   *ebpf.Map `ebpf:"share_paces"`
@@ -245,14 +246,12 @@ type SelectMaps struct {
 	Turnover     *ebpf.Map `ebpf:"turnover"`
 	Watch        *ebpf.Map `ebpf:"watch"`
 	Watched      *ebpf.Map `ebpf:"watched"`
-	Ways         *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *SelectMaps) Close() error {
 	return _SelectClose(
 		m.Affinity,
 		m.Allowances,
-		m.AskedWays,
 		m.Backends,
 		m.ClusterNodes,
 		m.ConnOrigins,
@@ -265,6 +264,7 @@ func (m *SelectMaps) Close() error {
 		m.EarlyMarks,
 		m.EarlyTally,
 		m.Events,
+		m.FibCache,
 		m.Former,
 		m.Frags,
 		m.Guards,
@@ -281,6 +281,7 @@ func (m *SelectMaps) Close() error {
 		m.PodRates,
 		m.Pods,
 		m.PodsDial,
+		m.RouteEpoch,
 		m.Served,
 		m.Services,
 		m.SharePaces,
@@ -295,7 +296,6 @@ func (m *SelectMaps) Close() error {
 		m.Turnover,
 		m.Watch,
 		m.Watched,
-		m.Ways,
 	)
 }
 

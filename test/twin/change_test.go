@@ -32,7 +32,7 @@ func (r *run) change(o operation) error {
 	case o.Told != nil:
 		r.node.Changed, r.node.Followed = r.node.Now+uint32(o.Told.Changed), r.node.Now+uint32(o.Told.Followed)
 		r.node.Guards = r.node.Now + uint32(o.Told.Guards)
-		return errors.Join(r.world.maps.Ways.Put(uint32(0), maps.Ways{Changed: r.node.Changed, Until: r.node.Followed}),
+		return errors.Join(r.world.maps.RouteEpoch.Put(uint32(0), maps.Ways{Changed: r.node.Changed, Until: r.node.Followed}),
 			r.world.maps.Guards.Put(uint32(0), maps.Guard{Changed: r.node.Guards}))
 	case o.Inside != nil:
 		before := r.node.Inside
@@ -284,9 +284,9 @@ func coarse() uint64 {
 // of it, and on which CPU they run, is chance, so the model has no such memory; until the kernel's
 // answer changes, the memory must be as good as looking up again.
 func (w *world) forgetAsked() error {
-	nothing := make([]bpf.MapsAskedWay, ebpf.MustPossibleCPU())
-	for i := range w.maps.AskedWays.MaxEntries() {
-		if err := w.maps.AskedWays.Put(i, nothing); err != nil {
+	nothing := make([]bpf.MapsFibCacheRow, ebpf.MustPossibleCPU())
+	for i := range w.maps.FibCache.MaxEntries() {
+		if err := w.maps.FibCache.Put(i, nothing); err != nil {
 			return fmt.Errorf("empty the memory of ways: %w", err)
 		}
 	}

@@ -18,7 +18,6 @@ import (
 const (
 	recordsMapAffinity         = "affinity"
 	recordsMapAllowances       = "allowances"
-	recordsMapAskedWays        = "asked_ways"
 	recordsMapBackends         = "backends"
 	recordsMapClusterNodes     = "cluster_nodes"
 	recordsMapConnOrigins      = "conn_origins"
@@ -31,6 +30,7 @@ const (
 	recordsMapEarlyMarks       = "early_marks"
 	recordsMapEarlyTally       = "early_tally"
 	recordsMapEvents           = "events"
+	recordsMapFibCache         = "fib_cache"
 	recordsMapFormer           = "former"
 	recordsMapFrags            = "frags"
 	recordsMapGuards           = "guards"
@@ -50,6 +50,7 @@ const (
 	recordsMapPodRates         = "pod_rates"
 	recordsMapPods             = "pods"
 	recordsMapPodsDial         = "pods_dial"
+	recordsMapRouteEpoch       = "route_epoch"
 	recordsMapServed           = "served"
 	recordsMapServices         = "services"
 	recordsMapSharePaces       = "share_paces"
@@ -64,7 +65,6 @@ const (
 	recordsMapTurnover         = "turnover"
 	recordsMapWatch            = "watch"
 	recordsMapWatched          = "watched"
-	recordsMapWays             = "ways"
 	recordsProgSockBind4       = "sock_bind4"
 	recordsProgSockBind6       = "sock_bind6"
 	recordsProgSockConnect4    = "sock_connect4"
@@ -145,7 +145,6 @@ type recordsProgramSpecs struct {
 type recordsMapSpecs struct {
 	Affinity     *ebpf.MapSpec `ebpf:"affinity"`
 	Allowances   *ebpf.MapSpec `ebpf:"allowances"`
-	AskedWays    *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends     *ebpf.MapSpec `ebpf:"backends"`
 	ClusterNodes *ebpf.MapSpec `ebpf:"cluster_nodes"`
 	ConnOrigins  *ebpf.MapSpec `ebpf:"conn_origins"`
@@ -158,6 +157,7 @@ type recordsMapSpecs struct {
 	EarlyMarks   *ebpf.MapSpec `ebpf:"early_marks"`
 	EarlyTally   *ebpf.MapSpec `ebpf:"early_tally"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
+	FibCache     *ebpf.MapSpec `ebpf:"fib_cache"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
@@ -177,6 +177,7 @@ type recordsMapSpecs struct {
 	PodRates     *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods         *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial     *ebpf.MapSpec `ebpf:"pods_dial"`
+	RouteEpoch   *ebpf.MapSpec `ebpf:"route_epoch"`
 	Served       *ebpf.MapSpec `ebpf:"served"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
 	SharePaces   *ebpf.MapSpec `ebpf:"share_paces"`
@@ -191,7 +192,6 @@ type recordsMapSpecs struct {
 	Turnover     *ebpf.MapSpec `ebpf:"turnover"`
 	Watch        *ebpf.MapSpec `ebpf:"watch"`
 	Watched      *ebpf.MapSpec `ebpf:"watched"`
-	Ways         *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // recordsVariableSpecs contains global variables before they are loaded into the kernel.
@@ -224,7 +224,6 @@ func (o *recordsObjects) Close() error {
 type recordsMaps struct {
 	Affinity     *ebpf.Map `ebpf:"affinity"`
 	Allowances   *ebpf.Map `ebpf:"allowances"`
-	AskedWays    *ebpf.Map `ebpf:"asked_ways"`
 	Backends     *ebpf.Map `ebpf:"backends"`
 	ClusterNodes *ebpf.Map `ebpf:"cluster_nodes"`
 	ConnOrigins  *ebpf.Map `ebpf:"conn_origins"`
@@ -237,6 +236,7 @@ type recordsMaps struct {
 	EarlyMarks   *ebpf.Map `ebpf:"early_marks"`
 	EarlyTally   *ebpf.Map `ebpf:"early_tally"`
 	Events       *ebpf.Map `ebpf:"events"`
+	FibCache     *ebpf.Map `ebpf:"fib_cache"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
 	Guards       *ebpf.Map `ebpf:"guards"`
@@ -256,6 +256,7 @@ type recordsMaps struct {
 	PodRates     *ebpf.Map `ebpf:"pod_rates"`
 	Pods         *ebpf.Map `ebpf:"pods"`
 	PodsDial     *ebpf.Map `ebpf:"pods_dial"`
+	RouteEpoch   *ebpf.Map `ebpf:"route_epoch"`
 	Served       *ebpf.Map `ebpf:"served"`
 	Services     *ebpf.Map `ebpf:"services"`
 	SharePaces   *ebpf.Map `ebpf:"share_paces"`
@@ -270,14 +271,12 @@ type recordsMaps struct {
 	Turnover     *ebpf.Map `ebpf:"turnover"`
 	Watch        *ebpf.Map `ebpf:"watch"`
 	Watched      *ebpf.Map `ebpf:"watched"`
-	Ways         *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *recordsMaps) Close() error {
 	return _RecordsClose(
 		m.Affinity,
 		m.Allowances,
-		m.AskedWays,
 		m.Backends,
 		m.ClusterNodes,
 		m.ConnOrigins,
@@ -290,6 +289,7 @@ func (m *recordsMaps) Close() error {
 		m.EarlyMarks,
 		m.EarlyTally,
 		m.Events,
+		m.FibCache,
 		m.Former,
 		m.Frags,
 		m.Guards,
@@ -309,6 +309,7 @@ func (m *recordsMaps) Close() error {
 		m.PodRates,
 		m.Pods,
 		m.PodsDial,
+		m.RouteEpoch,
 		m.Served,
 		m.Services,
 		m.SharePaces,
@@ -323,7 +324,6 @@ func (m *recordsMaps) Close() error {
 		m.Turnover,
 		m.Watch,
 		m.Watched,
-		m.Ways,
 	)
 }
 

@@ -72,13 +72,13 @@ func (a *agent) pretend(blind bool) error {
 	if err := a.ways.Vouch(); err != nil {
 		return err
 	}
-	if err := a.Maps().Ways.Lookup(uint32(0), &row); err != nil {
+	if err := a.Maps().RouteEpoch.Lookup(uint32(0), &row); err != nil {
 		return err
 	}
 	if row.Changed = row.Until - 1000; blind {
 		row.Until += 10000
 	}
-	return a.Maps().Ways.Put(uint32(0), &row)
+	return a.Maps().RouteEpoch.Put(uint32(0), &row)
 }
 
 // moveB gives node b another MAC address, and tells node a.

@@ -9,15 +9,15 @@
 #include "route.h"
 
 /* How many ticks a handshake may take, including retransmissions. */
-#define WAYS_HANDSHAKE 128
+#define ROUTE_EPOCH_HANDSHAKE 128
 
 /* Returns what the agent says if it follows changes up to the tick in which the row is used, or
  * NULL. The agent writes `changed` before it vouches. So a program that loads `changed` after
  * `until` never sees the promise without the change before it. */
-static __always_inline const struct ways *ways_told(const struct ct_entry *row)
+static __always_inline const struct route_epoch *route_epoch_valid(const struct ct_entry *row)
 {
 	__u32 zero = 0;
-	struct ways *told = bpf_map_lookup_elem(&ways, &zero);
+	struct route_epoch *told = bpf_map_lookup_elem(&route_epoch, &zero);
 
 	return told && (__s32)(*(volatile __u32 *)&told->until - *(const volatile __u32 *)&row->seen) >= 0 ? told
 													   : NULL;
@@ -26,7 +26,7 @@ static __always_inline const struct ways *ways_told(const struct ct_entry *row)
 /* Reports whether what was valid in the tick `before` may have changed since. `before` is a
  * pointer, so that the value is loaded only here: there is no register or stack to keep it in until
  * then. */
-static __always_inline bool ways_are_old(const __u32 *before, const __u32 *changed)
+static __always_inline bool route_epoch_is_old(const __u32 *before, const __u32 *changed)
 {
 	return (__s32)(*before - *(const volatile __u32 *)changed) <= 0;
 }
@@ -34,18 +34,18 @@ static __always_inline bool ways_are_old(const __u32 *before, const __u32 *chang
 /* Reports whether the route of a row that is used now, and was last used in the tick `before`, has
  * to be looked up: always while no agent follows changes, and as long as the route is
  * incomplete. */
-static __always_inline bool ways_are_due(const struct ct_entry *row, const __u32 *before)
+static __always_inline bool route_epoch_is_due(const struct ct_entry *row, const __u32 *before)
 {
-	const struct ways *told;
+	const struct route_epoch *told;
 
 	if (row->flags & CT_STACK)
 		return false;
-	told = ways_told(row);
-	return !told || !route_is_complete(row) || ways_are_old(before, &told->changed);
+	told = route_epoch_valid(row);
+	return !told || !route_is_complete(row) || route_epoch_is_old(before, &told->changed);
 }
 
 /* Looks the route of a row up. True: it has changed, and so has the seal. */
-static __always_inline bool ways_refresh(void *ctx, const struct packet *p, struct ct_entry *row)
+static __always_inline bool route_epoch_refresh(void *ctx, const struct packet *p, struct ct_entry *row)
 {
 	__u64 before[2], after[2];
 
@@ -61,13 +61,13 @@ static __always_inline bool ways_refresh(void *ctx, const struct packet *p, stru
 /* Returns the initial `seen` of a request's row in `ct` after a handshake. In `ct_pending` the row did
  * not say when its route was looked up. If that may have been before the last change, the row is
  * made to look as old, so that the next packet looks its route up. */
-static __always_inline __u32 ways_opened(__u32 now)
+static __always_inline __u32 route_epoch_opened(__u32 now)
 {
 	__u32 zero = 0, changed;
-	struct ways *told = bpf_map_lookup_elem(&ways, &zero);
+	struct route_epoch *told = bpf_map_lookup_elem(&route_epoch, &zero);
 
 	if (!told)
 		return now;
 	changed = *(volatile __u32 *)&told->changed;
-	return now - changed < WAYS_HANDSHAKE ? changed : now;
+	return now - changed < ROUTE_EPOCH_HANDSHAKE ? changed : now;
 }

@@ -11,19 +11,19 @@
 
 #include "ct.h"
 
-static __always_inline struct asked_way *asked_row(const struct ct_entry *to)
+static __always_inline struct fib_cache_row *fib_cache_at(const struct ct_entry *to)
 {
-	__u32 index = ct_sum_addrs((const __u64 *)to, ct_factor) >> 32 & (ASKED_WAYS - 1);
+	__u32 index = ct_sum_addrs((const __u64 *)to, ct_factor) >> 32 & (FIB_CACHE_ROWS - 1);
 
-	return bpf_map_lookup_elem(&asked_ways, &index);
+	return bpf_map_lookup_elem(&fib_cache, &index);
 }
 
 /* Reports whether a result from the tick `seen` is still valid: it is younger than the last change,
- * and an agent follows changes now. As in ways.h, `changed` is loaded last. */
-static __always_inline bool asked_holds(__u32 seen)
+ * and an agent follows changes now. As in route_epoch.h, `changed` is loaded last. */
+static __always_inline bool fib_cache_holds(__u32 seen)
 {
 	__u32 zero = 0, until;
-	struct ways *told = bpf_map_lookup_elem(&ways, &zero);
+	struct route_epoch *told = bpf_map_lookup_elem(&route_epoch, &zero);
 
 	if (!told)
 		return false;
@@ -33,7 +33,7 @@ static __always_inline bool asked_holds(__u32 seen)
 
 /* Reports whether a row is for the addresses of `to`. Both begin with the two addresses, in whole
  * words. */
-static __always_inline bool asked_is(const struct asked_way *row, const struct ct_entry *to)
+static __always_inline bool fib_cache_is(const struct fib_cache_row *row, const struct ct_entry *to)
 {
 	const __u64 *a = (const __u64 *)row, *b = (const __u64 *)to;
 
@@ -41,11 +41,11 @@ static __always_inline bool asked_is(const struct asked_way *row, const struct c
 }
 
 /* Copies a cached route into `out`. False: there is no valid one. */
-static __always_inline bool asked_find(struct asked_way *row, __u32 in, struct ct_entry *out)
+static __always_inline bool fib_cache_find(struct fib_cache_row *row, __u32 in, struct ct_entry *out)
 {
 	__u32 turn = *(volatile __u32 *)&row->turn;
 
-	if (turn & 1 || row->in != in || !asked_is(row, out) || !asked_holds(row->seen))
+	if (turn & 1 || row->in != in || !fib_cache_is(row, out) || !fib_cache_holds(row->seen))
 		return false;
 	out->ifindex = row->ifindex;
 	__builtin_memcpy(out->dmac, row->dmac, sizeof(out->dmac));
@@ -55,7 +55,8 @@ static __always_inline bool asked_find(struct asked_way *row, __u32 in, struct c
 
 /* Caches a route that was looked up in the tick `seen`. If two programs write the same row, one
  * gives up. */
-static __always_inline void asked_keep(struct asked_way *row, __u32 in, const struct ct_entry *way, __u32 seen)
+static __always_inline void fib_cache_keep(struct fib_cache_row *row, __u32 in, const struct ct_entry *way,
+					   __u32 seen)
 {
 	__u32 turn = *(volatile __u32 *)&row->turn;
 

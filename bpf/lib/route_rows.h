@@ -6,7 +6,7 @@
 
 /* What the agent says about changes of routes, rules, links, addresses and neighbors, in the ticks
  * of `seen`. It stores each word whole. */
-struct ways {
+struct route_epoch {
 	/* the last change it has seen; may be ahead of the clock while the kernel is still making
 	 * the change */
 	__u32 changed;
@@ -16,16 +16,16 @@ struct ways {
 /* What the agent says about changes of who may use load balancer addresses. A map of its own,
  * because it was added later. */
 struct guard {
-	/* like that of ways; far ahead of the clock while a change is in progress */
+	/* like that of route_epoch; far ahead of the clock while a change is in progress */
 	__u32 changed;
 	__u32 pad;
 };
 
 /* How many routes each CPU caches; a power of two. */
-#define ASKED_WAYS 256
+#define FIB_CACHE_ROWS 256
 
 /* The result of a FIB lookup for packets from one address to another. */
-struct asked_way {
+struct fib_cache_row {
 	struct addr from;
 	struct addr to;
 	__u32 in;   /* the device that the packets come in by */
@@ -37,6 +37,6 @@ struct asked_way {
 	__u32 pad;
 } __attribute__((aligned(8)));
 
-_Static_assert(sizeof(struct ways) == 8 && sizeof(struct guard) == 8,
+_Static_assert(sizeof(struct route_epoch) == 8 && sizeof(struct guard) == 8,
 	       "a value has no hidden padding, and can be mapped");
-_Static_assert(sizeof(struct asked_way) == 64, "a row fits into a cache line");
+_Static_assert(sizeof(struct fib_cache_row) == 64, "a row fits into a cache line");
