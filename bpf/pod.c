@@ -7,7 +7,7 @@
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/answertc.h"
+#include "lib/reject_tc.h"
 #include "lib/count.h"
 #include "lib/echo.h"
 #include "lib/event.h"
@@ -59,7 +59,7 @@ static __noinline int pod_refuse(struct __sk_buff *skb, const struct packet *p, 
 				 enum ct_side side)
 {
 	pod_count(skb, p, a, side);
-	return a->answer == ANSWER_NONE || !tc_answer(skb, p, a) ? POD_DROP : bpf_redirect(skb->ifindex, 0);
+	return a->reject == REJECT_NONE || !tc_reject(skb, p, a) ? POD_DROP : bpf_redirect(skb->ifindex, 0);
 }
 
 /* Drops a packet that is not what was parsed before, which cannot happen. */

@@ -5,7 +5,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/answer.h"
+#include "lib/reject.h"
 #include "lib/count.h"
 #include "lib/echo.h"
 #include "lib/fragments.h"
@@ -50,15 +50,15 @@ static __always_inline int xdp_mistake(struct xdp_md *ctx, const struct packet *
 }
 
 /* Turns a dropped packet into the reply to it. */
-__noinline int xdp_answer(struct xdp_md *ctx, const struct packet *p, const struct action *a)
+__noinline int xdp_reject(struct xdp_md *ctx, const struct packet *p, const struct action *a)
 {
 	struct answering r = { .p = p, .len = ctx->data_end - ctx->data };
 
-	if (!p || !a || !answer_plan(&r, a, (void *)(long)ctx->data, (void *)(long)ctx->data_end) ||
+	if (!p || !a || !reject_plan(&r, a, (void *)(long)ctx->data, (void *)(long)ctx->data_end) ||
 	    bpf_xdp_adjust_tail(ctx, r.keep - r.len) || (r.room && bpf_xdp_adjust_head(ctx, -r.room)))
 		return XDP_DROP;
 	r.link = r.room;
-	if (!answer_write(&r, a, (void *)(long)ctx->data, (void *)(long)ctx->data_end))
+	if (!reject_write(&r, a, (void *)(long)ctx->data, (void *)(long)ctx->data_end))
 		return XDP_DROP;
 	return XDP_TX;
 }
@@ -66,7 +66,7 @@ __noinline int xdp_answer(struct xdp_md *ctx, const struct packet *p, const stru
 static __always_inline int xdp_refuse(struct xdp_md *ctx, const struct packet *p, const struct action *a)
 {
 	xdp_count(ctx, p, a);
-	return a->answer == ANSWER_NONE ? XDP_DROP : xdp_answer(ctx, p, a);
+	return a->reject == REJECT_NONE ? XDP_DROP : xdp_reject(ctx, p, a);
 }
 
 /* Reports whether a packet leaves by the device it came from. For the others the stack finds the

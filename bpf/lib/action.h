@@ -10,20 +10,20 @@ enum verdict {
 	VERDICT_REWRITE,
 };
 
-enum answer {
-	ANSWER_NONE,
-	ANSWER_RESET,	    /* TCP RST */
-	ANSWER_UNREACHABLE, /* ICMP: port unreachable */
-	ANSWER_EXPIRED,	    /* ICMP: time exceeded */
-	ANSWER_TOO_BIG,	    /* ICMP: the packet exceeds the MTU of the next link */
+enum reject {
+	REJECT_NONE,
+	REJECT_RESET,	    /* TCP RST */
+	REJECT_UNREACHABLE, /* ICMP: port unreachable */
+	REJECT_EXPIRED,	    /* ICMP: time exceeded */
+	REJECT_TOO_BIG,	    /* ICMP: the packet exceeds the MTU of the next link */
 };
 
 struct action {
 	__u8 verdict;	    /* enum verdict */
 	__u8 reason;	    /* enum reason, for a drop */
-	__u8 answer;	    /* enum answer, to a dropped packet */
+	__u8 reject;	    /* enum reject, to a dropped packet */
 	bool is_first;	    /* first packet of a flow, which may still be sent another way */
-	__u32 mtu;	    /* for ANSWER_TOO_BIG */
+	__u32 mtu;	    /* for REJECT_TOO_BIG */
 	struct ct_entry to; /* for a rewrite */
 };
 
@@ -37,7 +37,7 @@ static __always_inline int action_drop(struct action *a, enum reason reason)
 /* Drops a packet that has no hops left, with the ICMP error that a router sends. */
 static __always_inline int action_expire(struct action *a)
 {
-	a->answer = ANSWER_EXPIRED;
+	a->reject = REJECT_EXPIRED;
 	return action_drop(a, REASON_TTL);
 }
 

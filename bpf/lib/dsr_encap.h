@@ -199,7 +199,7 @@ static __always_inline __u32 dsr_encap_mtu(void *data, void *end, const struct p
 static __always_inline int dsr_encap_refuse(const struct packet *p, struct action *a)
 {
 	a->mtu -= dsr_encap_len(p, a);
-	a->answer = ANSWER_TOO_BIG;
+	a->reject = REJECT_TOO_BIG;
 	return action_drop(a, REASON_TOO_BIG);
 }
 

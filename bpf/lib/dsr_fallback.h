@@ -83,7 +83,7 @@ static __always_inline void tc_host(struct __sk_buff *skb, const struct packet *
 /* Uses this node's address for a flow that its backend was to answer directly. */
 static __always_inline void dsr_fallback_enter(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
-	a->answer = ANSWER_NONE;
+	a->reject = REJECT_NONE;
 	a->to.flags &= CT_GUARDED;
 	a->to.state = CT_NEW;
 	a->to.seq_hi = 0;

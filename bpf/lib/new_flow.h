@@ -134,16 +134,16 @@ static __always_inline enum hook new_flow_hook(const struct packet *p, const str
 }
 
 /* The reply to a client that is refused. */
-static __always_inline enum answer new_flow_answer(const struct packet *p)
+static __always_inline enum reject new_flow_reject(const struct packet *p)
 {
-	return p->flow.proto == IPPROTO_TCP ? ANSWER_RESET : ANSWER_UNREACHABLE;
+	return p->flow.proto == IPPROTO_TCP ? REJECT_RESET : REJECT_UNREACHABLE;
 }
 
 /* Refuses a client for whom there is no port. Another node's packet is its client's to that node. */
 static __always_inline int new_flow_refuse(const struct packet *p, struct action *a)
 {
 	if (!p->is_forwarded && !p->is_returned)
-		a->answer = new_flow_answer(p);
+		a->reject = new_flow_reject(p);
 	return action_drop(a, REASON_NO_PORT);
 }
 
@@ -224,13 +224,13 @@ static __always_inline enum reason new_flow_backend(const struct packet *p, cons
 /* A refused client gets a reply, unless the service has backends that only the traffic policy
  * excludes here: then silence makes the client or its load balancer try another node, as with
  * kube-proxy. */
-static __always_inline enum answer new_flow_refusal(const struct packet *p, __u32 index)
+static __always_inline enum reject new_flow_refusal(const struct packet *p, __u32 index)
 {
 	struct service *service = bpf_map_lookup_elem(&services, &index);
 
 	if (!service || word_len(*(volatile __u64 *)&service->words[SCOPE_ALL]))
-		return ANSWER_NONE;
-	return new_flow_answer(p);
+		return REJECT_NONE;
+	return new_flow_reject(p);
 }
 
 /* Returns the flags of a flow. A pod keeps its address wherever the backend is, unless it is its
@@ -276,7 +276,7 @@ static __always_inline int new_flow_choose(const struct packet *p, struct svc *s
 		return 0;
 	reason = new_flow_backend(p, svc, &choice, inside);
 	if (reason == REASON_NO_BACKEND)
-		a->answer = new_flow_refusal(p, svc->service);
+		a->reject = new_flow_refusal(p, svc->service);
 	if (reason != REASON_NONE || !choice.backend)
 		return action_drop(a, reason);
 	a->verdict = VERDICT_REWRITE;
@@ -296,7 +296,7 @@ static __always_inline int new_flow_refuse_nowhere(const struct packet *p, struc
 
 	if (!packet_begins_flow(p) || !clusterip_leads_nowhere(&key))
 		return 0;
-	a->answer = p->flow.proto == IPPROTO_TCP ? ANSWER_RESET : ANSWER_UNREACHABLE;
+	a->reject = p->flow.proto == IPPROTO_TCP ? REJECT_RESET : REJECT_UNREACHABLE;
 	return action_drop(a, REASON_NO_SERVICE);
 }
 

@@ -6,7 +6,7 @@
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
 
-#include "answertc.h"
+#include "reject_tc.h"
 #include "count.h"
 #include "jumbo.h"
 #include "own.h"
@@ -59,7 +59,7 @@ static __always_inline int tc_refuse(struct __sk_buff *skb, const struct packet 
 				     bool leaving)
 {
 	tc_count(skb, p, a, leaving);
-	if (a->answer == ANSWER_NONE || !tc_answer(skb, p, a))
+	if (a->reject == REJECT_NONE || !tc_reject(skb, p, a))
 		return TC_DROP;
 	return bpf_redirect(skb->ifindex, leaving ? BPF_F_INGRESS : 0);
 }
@@ -116,7 +116,7 @@ static __always_inline int tc_is_too_big(struct __sk_buff *skb, struct action *a
 
 static __always_inline enum tc_way tc_way_refuse(struct action *a)
 {
-	a->answer = ANSWER_TOO_BIG;
+	a->reject = REJECT_TOO_BIG;
 	action_drop(a, REASON_TOO_BIG);
 	return TC_WAY_NONE;
 }

@@ -2,7 +2,7 @@
 /* This file contains how tc turns a packet into the reply to it. */
 #pragma once
 
-#include "answer.h"
+#include "reject.h"
 #include "sumtc.h"
 
 /* A reset keeps its TCP header at the same place, because the position is where a device completes
@@ -19,12 +19,12 @@ static __always_inline bool tc_make_room(struct __sk_buff *skb, const struct ans
 }
 
 /* Turns a dropped packet into the reply to it. */
-__noinline int tc_answer(struct __sk_buff *skb, const struct packet *p, const struct action *a)
+__noinline int tc_reject(struct __sk_buff *skb, const struct packet *p, const struct action *a)
 {
 	struct answering r = { .p = p, .len = skb->len };
 
-	if (!p || !a || !answer_plan(&r, a, (void *)(long)skb->data, (void *)(long)skb->data_end))
+	if (!p || !a || !reject_plan(&r, a, (void *)(long)skb->data, (void *)(long)skb->data_end))
 		return false;
 	r.is_partial = skb_is_partial(skb, p);
-	return tc_make_room(skb, &r) && answer_write(&r, a, (void *)(long)skb->data, (void *)(long)skb->data_end);
+	return tc_make_room(skb, &r) && reject_write(&r, a, (void *)(long)skb->data, (void *)(long)skb->data_end);
 }

@@ -6,17 +6,17 @@
 #include "rewrite.h"
 
 enum {
-	ANSWER_MOST4 = 576,  /* RFC 1812, 4.3.2.3 */
-	ANSWER_MOST6 = 1280, /* RFC 4443, 3.1 */
-	ANSWER_QUOTE_MOST = ANSWER_MOST6 - sizeof(struct ipv6hdr) - sizeof(struct icmp),
-	ANSWER_LINK_MOST = sizeof(struct ethhdr) + PACKET_TAGS * sizeof(struct vlan_tag),
-	ANSWER_TTL = 64,
-	ANSWER_TOS = 0xc0, /* TOS of errors: internetwork control, RFC 1812, 4.3.2.5 */
+	REJECT_MOST4 = 576,  /* RFC 1812, 4.3.2.3 */
+	REJECT_MOST6 = 1280, /* RFC 4443, 3.1 */
+	REJECT_QUOTE_MOST = REJECT_MOST6 - sizeof(struct ipv6hdr) - sizeof(struct icmp),
+	REJECT_LINK_MOST = sizeof(struct ethhdr) + PACKET_TAGS * sizeof(struct vlan_tag),
+	REJECT_TTL = 64,
+	REJECT_TOS = 0xc0, /* TOS of errors: internetwork control, RFC 1812, 4.3.2.5 */
 };
 
-/* Errors may go to forged addresses: each CPU sends so many at once, then one per ANSWER_EVERY. */
-#define ANSWER_BURST 64
-#define ANSWER_EVERY 4000000 /* ns */
+/* Errors may go to forged addresses: each CPU sends so many at once, then one per REJECT_EVERY. */
+#define REJECT_BURST 64
+#define REJECT_EVERY 4000000 /* ns */
 
 /* The plan of a reply. */
 struct answering {
@@ -30,14 +30,14 @@ struct answering {
 	bool is_partial; /* a device completes the TCP or UDP checksum */
 };
 
-static __always_inline bool answer_is_error(const struct action *a)
+static __always_inline bool reject_is_error(const struct action *a)
 {
-	return a->answer == ANSWER_UNREACHABLE || a->answer == ANSWER_EXPIRED || a->answer == ANSWER_TOO_BIG;
+	return a->reject == REJECT_UNREACHABLE || a->reject == REJECT_EXPIRED || a->reject == REJECT_TOO_BIG;
 }
 
 /* Reports whether the source can be a single host: nothing else is sent a reply, RFC 1122,
  * 3.2.2. */
-static __always_inline bool answer_reaches(const struct packet *p)
+static __always_inline bool reject_reaches(const struct packet *p)
 {
 	const struct addr *to = &p->flow.saddr;
 	__u32 first = bpf_ntohl(to->word[p->is_v4 ? 3 : 0]) >> 24;
@@ -47,7 +47,7 @@ static __always_inline bool answer_reaches(const struct packet *p)
 	return p->is_v4 ? first && first < 224 : first != 0xff;
 }
 
-static __always_inline bool answer_is_allowed(void)
+static __always_inline bool reject_is_allowed(void)
 {
 	__u64 now = bpf_ktime_get_coarse_ns(), gained;
 	struct allowance *bucket;
@@ -56,13 +56,13 @@ static __always_inline bool answer_is_allowed(void)
 	bucket = bpf_map_lookup_elem(&allowances, &row);
 	if (!bucket)
 		return false;
-	gained = (now - bucket->filled) / ANSWER_EVERY;
-	if (gained >= ANSWER_BURST - bucket->tokens) {
-		bucket->tokens = ANSWER_BURST;
+	gained = (now - bucket->filled) / REJECT_EVERY;
+	if (gained >= REJECT_BURST - bucket->tokens) {
+		bucket->tokens = REJECT_BURST;
 		bucket->filled = now;
 	} else if (gained) {
 		bucket->tokens += gained;
-		bucket->filled += gained * ANSWER_EVERY;
+		bucket->filled += gained * REJECT_EVERY;
 	}
 	if (!bucket->tokens)
 		return false;
@@ -70,7 +70,7 @@ static __always_inline bool answer_is_allowed(void)
 	return true;
 }
 
-static __always_inline bool answer_plan_reset(struct answering *r, void *data, void *end, __u32 stop)
+static __always_inline bool reject_plan_reset(struct answering *r, void *data, void *end, __u32 stop)
 {
 	const struct packet *p = r->p;
 	__u8 *words = packet_at(data, end, p->l4 + 12, 1);
@@ -88,45 +88,45 @@ static __always_inline bool answer_plan_reset(struct answering *r, void *data, v
 
 /* A first fragment may get errors that routers send. Errors that hosts send are about whole
  * packets. */
-static __always_inline bool answer_is_about(const struct packet *p, const struct action *a)
+static __always_inline bool reject_is_about(const struct packet *p, const struct action *a)
 {
-	return !p->is_fragment || a->answer == ANSWER_TOO_BIG || a->answer == ANSWER_EXPIRED;
+	return !p->is_fragment || a->reject == REJECT_TOO_BIG || a->reject == REJECT_EXPIRED;
 }
 
 /* Computes how much room a reply takes. False: no reply is sent. Errors quote as much as they
  * may. */
-static __noinline int answer_plan(struct answering *r, const struct action *a, void *data, void *end)
+static __noinline int reject_plan(struct answering *r, const struct action *a, void *data, void *end)
 {
 	const struct packet *p = r->p;
 	struct ethhdr *eth = data;
 	__u32 stop, most;
 
-	if (!answer_is_about(p, a) || (void *)(eth + 1) > end || eth->h_dest[0] & 1 || !answer_reaches(p))
+	if (!reject_is_about(p, a) || (void *)(eth + 1) > end || eth->h_dest[0] & 1 || !reject_reaches(p))
 		return false;
 	stop = packet_end(data, end, p);
 	if (stop > r->len || stop < p->l4 + sizeof(struct udphdr))
 		return false;
 	r->base = p->is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	r->room = 0;
-	if (a->answer == ANSWER_RESET)
-		return answer_plan_reset(r, data, end, stop);
+	if (a->reject == REJECT_RESET)
+		return reject_plan_reset(r, data, end, stop);
 	r->room = r->base + sizeof(struct icmp);
-	most = p->l3 + (p->is_v4 ? ANSWER_MOST4 : ANSWER_MOST6) - r->room;
+	most = p->l3 + (p->is_v4 ? REJECT_MOST4 : REJECT_MOST6) - r->room;
 	r->keep = stop < most ? stop : most;
-	return answer_is_error(a) && r->keep >= p->l4 + sizeof(struct udphdr) && answer_is_allowed();
+	return reject_is_error(a) && r->keep >= p->l4 + sizeof(struct udphdr) && reject_is_allowed();
 }
 
 /* Moves the link header to the front and swaps its addresses. */
-static __always_inline bool answer_link(void *data, void *end, const struct answering *r)
+static __always_inline bool reject_link(void *data, void *end, const struct answering *r)
 {
-	void *from = packet_at(data, end, r->link, ANSWER_LINK_MOST);
-	void *to = packet_at(data, end, 0, ANSWER_LINK_MOST);
+	void *from = packet_at(data, end, r->link, REJECT_LINK_MOST);
+	void *to = packet_at(data, end, 0, REJECT_LINK_MOST);
 	struct ethhdr *eth = to;
 	__u8 mac[ETH_ALEN];
 
 	if (!from || !to)
 		return false;
-	for (__u32 at = 0; r->link && at < ANSWER_LINK_MOST && at < r->p->l3; at += 2)
+	for (__u32 at = 0; r->link && at < REJECT_LINK_MOST && at < r->p->l3; at += 2)
 		*(__u16 *)(to + at) = *(__u16 *)(from + at);
 	__builtin_memcpy(mac, eth->h_dest, ETH_ALEN);
 	__builtin_memcpy(eth->h_dest, eth->h_source, ETH_ALEN);
@@ -135,17 +135,17 @@ static __always_inline bool answer_link(void *data, void *end, const struct answ
 }
 
 /* Replies come from the address that was dialed, which is where the client expects them from. */
-static __always_inline bool answer_ip4(struct iphdr *ip, const struct packet *p, __u32 len, __u8 proto)
+static __always_inline bool reject_ip4(struct iphdr *ip, const struct packet *p, __u32 len, __u8 proto)
 {
 	if (!ip)
 		return false;
 	*ip = (struct iphdr) {
 		.version = 4,
 		.ihl = 5,
-		.tos = proto == IPPROTO_ICMP ? ANSWER_TOS : 0,
+		.tos = proto == IPPROTO_ICMP ? REJECT_TOS : 0,
 		.tot_len = bpf_htons(sizeof(*ip) + len),
 		.frag_off = bpf_htons(IP4_DONT),
-		.ttl = ANSWER_TTL,
+		.ttl = REJECT_TTL,
 		.protocol = proto,
 		.saddr = p->flow.daddr.word[3],
 		.daddr = p->flow.saddr.word[3],
@@ -154,14 +154,14 @@ static __always_inline bool answer_ip4(struct iphdr *ip, const struct packet *p,
 	return true;
 }
 
-static __always_inline bool answer_ip6(struct ipv6hdr *ip, const struct packet *p, __u32 len, __u8 proto)
+static __always_inline bool reject_ip6(struct ipv6hdr *ip, const struct packet *p, __u32 len, __u8 proto)
 {
 	if (!ip)
 		return false;
 	*(__be32 *)ip = bpf_htonl(0x60000000);
 	ip->payload_len = bpf_htons(len);
 	ip->nexthdr = proto;
-	ip->hop_limit = ANSWER_TTL;
+	ip->hop_limit = REJECT_TTL;
 	__builtin_memcpy(&ip->saddr, &p->flow.daddr, sizeof(struct addr));
 	__builtin_memcpy(&ip->daddr, &p->flow.saddr, sizeof(struct addr));
 	return true;
@@ -169,30 +169,30 @@ static __always_inline bool answer_ip6(struct ipv6hdr *ip, const struct packet *
 
 /* The sum over the pseudo header. The first three words of a mapped IPv4 address add nothing to
  * it. */
-static __always_inline __u64 answer_pseudo(const struct packet *p, __u32 len, __u8 proto)
+static __always_inline __u64 reject_pseudo(const struct packet *p, __u32 len, __u8 proto)
 {
 	return csum_words(&p->flow.saddr, 4) + csum_words(&p->flow.daddr, 4) + bpf_htonl(len) + bpf_htonl(proto);
 }
 
 /* Writes the IP header of a reply with `len` bytes of payload. */
-static __always_inline bool answer_ip(void *data, void *end, const struct answering *r, __u32 len)
+static __always_inline bool reject_ip(void *data, void *end, const struct answering *r, __u32 len)
 {
 	const struct packet *p = r->p;
 
 	if (p->is_v4)
-		return answer_ip4(packet_at(data, end, p->l3, sizeof(struct iphdr)), p, len,
+		return reject_ip4(packet_at(data, end, p->l3, sizeof(struct iphdr)), p, len,
 				  r->room ? IPPROTO_ICMP : IPPROTO_TCP);
-	return answer_ip6(packet_at(data, end, p->l3, sizeof(struct ipv6hdr)), p, len,
+	return reject_ip6(packet_at(data, end, p->l3, sizeof(struct ipv6hdr)), p, len,
 			  r->room ? IPPROTO_ICMPV6 : IPPROTO_TCP);
 }
 
 /* RFC 9293, 3.10.7.1: if the segment has an ACK, that is the reset's sequence number; if not, the
  * reset acknowledges the segment. */
-static __always_inline bool answer_reset(void *data, void *end, const struct answering *r)
+static __always_inline bool reject_reset(void *data, void *end, const struct answering *r)
 {
 	const struct packet *p = r->p;
 	struct tcphdr *tcp = packet_at(data, end, p->l3 + r->base, sizeof(*tcp));
-	__u64 sum = answer_pseudo(p, sizeof(*tcp), IPPROTO_TCP);
+	__u64 sum = reject_pseudo(p, sizeof(*tcp), IPPROTO_TCP);
 
 	if (!tcp)
 		return false;
@@ -204,12 +204,12 @@ static __always_inline bool answer_reset(void *data, void *end, const struct ans
 		tcp->ack_seq = bpf_htonl(bpf_ntohl(p->seq) + r->segment);
 	}
 	tcp->check = r->is_partial ? csum_fold(sum) : ~csum_fold(sum + csum_words(tcp, sizeof(*tcp) / 4));
-	return answer_ip(data, end, r, sizeof(*tcp));
+	return reject_ip(data, end, r, sizeof(*tcp));
 }
 
 /* Adds the sum over the quote. With a partial checksum, the bytes that it covers add up to the
  * complement of the checksum field, whatever they are. */
-static __always_inline bool answer_quote_sum(void *data, void *end, const struct answering *r, __u64 *sum)
+static __always_inline bool reject_quote_sum(void *data, void *end, const struct answering *r, __u64 *sum)
 {
 	struct csum_range range = { data, end, *sum, r->p->l3 + r->room, r->keep - r->p->l3 };
 	__be16 *check;
@@ -225,14 +225,14 @@ static __always_inline bool answer_quote_sum(void *data, void *end, const struct
 	return true;
 }
 
-static __always_inline struct icmp answer_kind(const struct packet *p, const struct action *a)
+static __always_inline struct icmp reject_kind(const struct packet *p, const struct action *a)
 {
 	struct icmp icmp = {};
 
-	if (a->answer == ANSWER_UNREACHABLE) {
+	if (a->reject == REJECT_UNREACHABLE) {
 		icmp.type = p->is_v4 ? ICMP4_UNREACHABLE : ICMP6_UNREACHABLE;
 		icmp.code = p->is_v4 ? ICMP4_CODE_PORT : ICMP6_CODE_PORT;
-	} else if (a->answer == ANSWER_EXPIRED) {
+	} else if (a->reject == REJECT_EXPIRED) {
 		icmp.type = p->is_v4 ? ICMP4_EXPIRED : ICMP6_EXPIRED;
 	} else {
 		icmp.type = p->is_v4 ? ICMP4_UNREACHABLE : ICMP6_TOO_BIG;
@@ -242,7 +242,7 @@ static __always_inline struct icmp answer_kind(const struct packet *p, const str
 	return icmp;
 }
 
-static __always_inline bool answer_error(void *data, void *end, const struct answering *r, const struct action *a)
+static __always_inline bool reject_error(void *data, void *end, const struct answering *r, const struct action *a)
 {
 	const struct packet *p = r->p;
 	struct icmp *icmp = packet_at(data, end, p->l3 + r->base, sizeof(*icmp));
@@ -251,18 +251,18 @@ static __always_inline bool answer_error(void *data, void *end, const struct ans
 
 	if (!icmp)
 		return false;
-	*icmp = answer_kind(p, a);
-	sum = csum_words(icmp, sizeof(*icmp) / 4) + (p->is_v4 ? 0 : answer_pseudo(p, len, IPPROTO_ICMPV6));
-	if (!answer_quote_sum(data, end, r, &sum))
+	*icmp = reject_kind(p, a);
+	sum = csum_words(icmp, sizeof(*icmp) / 4) + (p->is_v4 ? 0 : reject_pseudo(p, len, IPPROTO_ICMPV6));
+	if (!reject_quote_sum(data, end, r, &sum))
 		return false;
 	icmp->check = ~csum_fold(sum);
-	return answer_ip(data, end, r, len);
+	return reject_ip(data, end, r, len);
 }
 
 /* Writes the reply once there is room for it. */
-static __noinline int answer_write(const struct answering *r, const struct action *a, void *data, void *end)
+static __noinline int reject_write(const struct answering *r, const struct action *a, void *data, void *end)
 {
-	if (!answer_link(data, end, r))
+	if (!reject_link(data, end, r))
 		return false;
-	return r->room ? answer_error(data, end, r, a) : answer_reset(data, end, r);
+	return r->room ? reject_error(data, end, r, a) : reject_reset(data, end, r);
 }
