@@ -165,7 +165,7 @@ static long collect_pending(__u32 index, struct collect_run **r)
 		return 0;
 	if (d->why == DOOM_IDLE && !collect_pending_over(*r, d->request.proto, &pair))
 		return 0;
-	turnover_deleted_atomic(LRU_CT_PENDING, collect_delete(&ct_pending, d, &pair));
+	lru_stats_deleted_atomic(LRU_CT_PENDING, collect_delete(&ct_pending, d, &pair));
 	d->outcome = DOOM_DELETED;
 	return 0;
 }

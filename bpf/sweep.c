@@ -7,7 +7,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "lib/maps.h"
-#include "lib/turnover.h"
+#include "lib/lru_stats.h"
 
 /* How long a client stays known after its affinity has lapsed: a lapsed client is free to get
  * another backend, an unknown one gets its old one. */
@@ -29,7 +29,7 @@ static long sweep_client(void *map, const struct affinity_key *key, const struct
 	if (service && service->affinity_epoch == known->epoch)
 		keep += service->affinity_seconds * 1000000000ULL;
 	if ((__s64)(*now - known->last) > (__s64)keep && !bpf_map_delete_elem(&affinity, &client))
-		turnover_deleted_atomic(LRU_AFFINITY, 1);
+		lru_stats_deleted_atomic(LRU_AFFINITY, 1);
 	return 0;
 }
 
@@ -49,7 +49,7 @@ static long sweep_datagram(void *map, const struct datagram *key, const struct d
 
 	(void)map;
 	if ((__s32)(*now - known->seen) > SWEEP_DATAGRAM_TICKS && !bpf_map_delete_elem(&frags, &datagram))
-		turnover_deleted_atomic(LRU_FRAGS, 1);
+		lru_stats_deleted_atomic(LRU_FRAGS, 1);
 	return 0;
 }
 

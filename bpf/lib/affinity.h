@@ -4,7 +4,7 @@
 #pragma once
 
 #include "lb.h"
-#include "turnover.h"
+#include "lru_stats.h"
 
 #define NSEC_PER_SEC 1000000000ULL
 
@@ -50,7 +50,7 @@ static __always_inline void affinity_remember(const struct affinity_key *key, co
 	};
 
 	if (!bpf_map_update_elem(&affinity, key, &value, BPF_NOEXIST))
-		turnover_made_atomic(LRU_AFFINITY);
+		lru_stats_made_atomic(LRU_AFFINITY);
 	else
 		bpf_map_update_elem(&affinity, key, &value, BPF_ANY);
 }

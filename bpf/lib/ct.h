@@ -14,7 +14,7 @@
 #include "packet.h"
 #include "packetcfg.h"
 #include "table.h"
-#include "turnover.h"
+#include "lru_stats.h"
 
 /* A row that was recycled between lookup and copy is looked up again. More attempts than this would
  * mean a storm. */
@@ -280,7 +280,7 @@ static __always_inline bool ct_same_rewrite(const struct ct_entry *a, const stru
 static __always_inline void ct_pending_delete(const struct flow *flow)
 {
 	if (!bpf_map_delete_elem(&ct_pending, flow))
-		turnover_deleted(LRU_CT_PENDING, 1);
+		lru_stats_deleted(LRU_CT_PENDING, 1);
 }
 
 /* Claims a flow for a row: no other flow may have it, in either map. The order matters: a flow that
@@ -293,7 +293,7 @@ static __always_inline bool ct_claim(const struct flow *flow, const struct ct_en
 
 		return known && ct_same_rewrite(known, row);
 	}
-	turnover_made(LRU_CT_PENDING);
+	lru_stats_made(LRU_CT_PENDING);
 	if (!table_lookup(flow))
 		return true;
 	ct_pending_delete(flow);

@@ -44,7 +44,7 @@ __noinline int fragment_remember(const struct packet *p, struct action *a)
 	value.proto = p->flow.proto;
 	value.seal = fragment_seal(&key, &value);
 	if (!bpf_map_update_elem(&frags, &key, &value, BPF_NOEXIST))
-		turnover_made(LRU_FRAGS);
+		lru_stats_made(LRU_FRAGS);
 	else if (bpf_map_update_elem(&frags, &key, &value, BPF_ANY))
 		return action_drop(a, REASON_FRAGMENT);
 	return 0;

@@ -193,8 +193,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, LRUS);
 	__type(key, __u32);
-	__type(value, struct turnover);
-} turnover SEC(".maps");
+	__type(value, struct lru_stats);
+} lru_stats SEC(".maps");
 
 /* Ports of datagrams that arrive in fragments. */
 struct {

@@ -107,7 +107,7 @@ static __always_inline int masquerade_expect(const struct flow *back, struct ct_
 	}
 	ct_finish(back, row);
 	if (!bpf_map_update_elem(&ct_pending, back, row, BPF_NOEXIST))
-		turnover_made(LRU_CT_PENDING);
+		lru_stats_made(LRU_CT_PENDING);
 	return 0;
 }
 
@@ -128,7 +128,7 @@ static __always_inline int masquerade_admit(const struct packet *p, struct flow 
 	row->seq_hi = p->flow.proto == IPPROTO_TCP && p->seq ? seq_high(p->seq) : 0;
 	ct_finish(flow, row);
 	if (!bpf_map_update_elem(&ct_pending, flow, row, BPF_NOEXIST))
-		turnover_made(LRU_CT_PENDING);
+		lru_stats_made(LRU_CT_PENDING);
 	return 0;
 }
 

@@ -115,7 +115,7 @@ static __always_inline int new_flow_write(const struct packet *p, const struct c
 
 	if (bpf_map_update_elem(&ct_pending, &flow, &row, BPF_NOEXIST))
 		return bpf_map_update_elem(&ct_pending, &flow, &row, BPF_ANY);
-	turnover_made(LRU_CT_PENDING);
+	lru_stats_made(LRU_CT_PENDING);
 	return 0;
 }
 

@@ -33,7 +33,7 @@ static __always_inline int pending_forget(const struct flow *flow, const struct 
 	__u32 gone = !bpf_map_delete_elem(&ct_pending, flow);
 
 	gone += !bpf_map_delete_elem(&ct_pending, back);
-	turnover_deleted(LRU_CT_PENDING, gone);
+	lru_stats_deleted(LRU_CT_PENDING, gone);
 	return 0;
 }
 

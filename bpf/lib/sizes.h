@@ -19,7 +19,7 @@ _Static_assert(sizeof(struct flow) == 40, "a key has no hidden padding");
 _Static_assert(sizeof(struct ct_entry) == 72, "key and row of an element are in three cache lines");
 _Static_assert(sizeof(struct datagram) == 40, "a key has no hidden padding");
 _Static_assert(sizeof(struct datagram_flow) == 16, "a value has no hidden padding");
-_Static_assert(sizeof(struct turnover) == 16, "a value has no hidden padding");
+_Static_assert(sizeof(struct lru_stats) == 16, "a value has no hidden padding");
 _Static_assert(sizeof(struct late) == 56, "a row has no hidden padding");
 _Static_assert(sizeof(struct early_mark) == 16, "a row has no hidden padding");
 _Static_assert(sizeof(struct allowance) == 16, "a value has no hidden padding");

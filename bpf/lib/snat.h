@@ -161,7 +161,7 @@ static __noinline int snat_give_way(const struct flow *reply)
 		return 0;
 	gone = snat_forget_request(reply, known);
 	gone += !bpf_map_delete_elem(&ct_pending, reply);
-	turnover_deleted(LRU_CT_PENDING, gone);
+	lru_stats_deleted(LRU_CT_PENDING, gone);
 	return 0;
 }
 

@@ -315,7 +315,7 @@ enum lru {
 };
 
 /* How many rows such a map was ever given, and how many were deleted from it again. */
-struct turnover {
+struct lru_stats {
 	__u64 made;
 	__u64 deleted;
 };

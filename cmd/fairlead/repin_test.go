@@ -58,9 +58,9 @@ func TestRemovedPins(t *testing.T) {
 	}{
 		{"some are removed or replaced", func() error {
 			return errors.Join(
-				os.Remove(at("svcs")), os.Remove(at("turnover")), os.Remove(at("layouts")), os.Remove(filepath.Join(links, linked[0].Name())),
+				os.Remove(at("svcs")), os.Remove(at("lru_stats")), os.Remove(at("layouts")), os.Remove(filepath.Join(links, linked[0].Name())),
 				os.Remove(at("names")), os.Link(at("services"), at("names")), os.Remove(at("backends")), os.Mkdir(at("backends"), 0o700))
-		}, []string{at("svcs"), at("backends") + " (", at("turnover")}},
+		}, []string{at("svcs"), at("backends") + " (", at("lru_stats")}},
 		{"all are removed", func() error { return os.RemoveAll(filepath.Dir(dir)) }, []string{at("svcs") + ", ", " more. "}},
 	} {
 		damaged := func() []string {

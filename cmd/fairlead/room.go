@@ -89,11 +89,11 @@ func (a *agent) needs() (n needs, err error) {
 	}
 	n.services = max(n.services, affinePorts(a.store))
 	m := a.path.Maps()
-	census, err := maps.TakeCensus(m.Turnover, m.Affinity, "affinity")
+	lruCounts, err := maps.TakeLruCounts(m.LruStats, m.Affinity, "affinity")
 	if err != nil {
 		return n, fmt.Errorf("count clients with session affinity: %w", err)
 	}
-	n.clients = census.Rows
+	n.clients = lruCounts.Rows
 	return n, nil
 }
 

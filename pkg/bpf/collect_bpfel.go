@@ -39,6 +39,7 @@ const (
 	CollectMapGuards              = "guards"
 	CollectMapLate                = "late"
 	CollectMapLinkAddrs           = "link_addrs"
+	CollectMapLruStats            = "lru_stats"
 	CollectMapMasqSkip            = "masq_skip"
 	CollectMapNames               = "names"
 	CollectMapNodeAddrs           = "node_addrs"
@@ -63,7 +64,6 @@ const (
 	CollectMapSrcRanges           = "src_ranges"
 	CollectMapSvcs                = "svcs"
 	CollectMapTunnel              = "tunnel"
-	CollectMapTurnover            = "turnover"
 	CollectMapWatch               = "watch"
 	CollectMapWatched             = "watched"
 	CollectProgCollectFromCt      = "collect_from_ct"
@@ -144,6 +144,7 @@ type CollectMapSpecs struct {
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
+	LruStats     *ebpf.MapSpec `ebpf:"lru_stats"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names        *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs    *ebpf.MapSpec `ebpf:"node_addrs"`
@@ -168,7 +169,6 @@ type CollectMapSpecs struct {
 	SrcRanges    *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs         *ebpf.MapSpec `ebpf:"svcs"`
 	Tunnel       *ebpf.MapSpec `ebpf:"tunnel"`
-	Turnover     *ebpf.MapSpec `ebpf:"turnover"`
 	Watch        *ebpf.MapSpec `ebpf:"watch"`
 	Watched      *ebpf.MapSpec `ebpf:"watched"`
 }
@@ -223,6 +223,7 @@ type CollectMaps struct {
 	Guards       *ebpf.Map `ebpf:"guards"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
+	LruStats     *ebpf.Map `ebpf:"lru_stats"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
 	Names        *ebpf.Map `ebpf:"names"`
 	NodeAddrs    *ebpf.Map `ebpf:"node_addrs"`
@@ -247,7 +248,6 @@ type CollectMaps struct {
 	SrcRanges    *ebpf.Map `ebpf:"src_ranges"`
 	Svcs         *ebpf.Map `ebpf:"svcs"`
 	Tunnel       *ebpf.Map `ebpf:"tunnel"`
-	Turnover     *ebpf.Map `ebpf:"turnover"`
 	Watch        *ebpf.Map `ebpf:"watch"`
 	Watched      *ebpf.Map `ebpf:"watched"`
 }
@@ -277,6 +277,7 @@ func (m *CollectMaps) Close() error {
 		m.Guards,
 		m.Late,
 		m.LinkAddrs,
+		m.LruStats,
 		m.MasqSkip,
 		m.Names,
 		m.NodeAddrs,
@@ -301,7 +302,6 @@ func (m *CollectMaps) Close() error {
 		m.SrcRanges,
 		m.Svcs,
 		m.Tunnel,
-		m.Turnover,
 		m.Watch,
 		m.Watched,
 	)

@@ -358,6 +358,12 @@ const (
 	MapsLruLRUS           MapsLru = 3
 )
 
+type MapsLruStats struct {
+	_       structs.HostLayout
+	Made    uint64
+	Deleted uint64
+}
+
 type MapsName struct {
 	_    structs.HostLayout
 	Text [192]int8
@@ -690,12 +696,6 @@ const (
 	MapsTableStageTABLE_NEW  MapsTableStage = 2
 )
 
-type MapsTurnover struct {
-	_       structs.HostLayout
-	Made    uint64
-	Deleted uint64
-}
-
 type MapsWatch struct {
 	_       structs.HostLayout
 	Reasons uint64
@@ -746,6 +746,7 @@ const (
 	MapsMapGuards              = "guards"
 	MapsMapLate                = "late"
 	MapsMapLinkAddrs           = "link_addrs"
+	MapsMapLruStats            = "lru_stats"
 	MapsMapMasqSkip            = "masq_skip"
 	MapsMapNames               = "names"
 	MapsMapNodeAddrs           = "node_addrs"
@@ -769,7 +770,6 @@ const (
 	MapsMapSrcRanges           = "src_ranges"
 	MapsMapSvcs                = "svcs"
 	MapsMapTunnel              = "tunnel"
-	MapsMapTurnover            = "turnover"
 	MapsMapWatch               = "watch"
 	MapsMapWatched             = "watched"
 	MapsVarAlgorithmType       = "algorithm_type"
@@ -879,6 +879,7 @@ type MapsMapSpecs struct {
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
+	LruStats     *ebpf.MapSpec `ebpf:"lru_stats"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names        *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs    *ebpf.MapSpec `ebpf:"node_addrs"`
@@ -902,7 +903,6 @@ type MapsMapSpecs struct {
 	SrcRanges    *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs         *ebpf.MapSpec `ebpf:"svcs"`
 	Tunnel       *ebpf.MapSpec `ebpf:"tunnel"`
-	Turnover     *ebpf.MapSpec `ebpf:"turnover"`
 	Watch        *ebpf.MapSpec `ebpf:"watch"`
 	Watched      *ebpf.MapSpec `ebpf:"watched"`
 }
@@ -990,6 +990,7 @@ type MapsMaps struct {
 	Guards       *ebpf.Map `ebpf:"guards"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
+	LruStats     *ebpf.Map `ebpf:"lru_stats"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
 	Names        *ebpf.Map `ebpf:"names"`
 	NodeAddrs    *ebpf.Map `ebpf:"node_addrs"`
@@ -1013,7 +1014,6 @@ type MapsMaps struct {
 	SrcRanges    *ebpf.Map `ebpf:"src_ranges"`
 	Svcs         *ebpf.Map `ebpf:"svcs"`
 	Tunnel       *ebpf.Map `ebpf:"tunnel"`
-	Turnover     *ebpf.Map `ebpf:"turnover"`
 	Watch        *ebpf.Map `ebpf:"watch"`
 	Watched      *ebpf.Map `ebpf:"watched"`
 }
@@ -1040,6 +1040,7 @@ func (m *MapsMaps) Close() error {
 		m.Guards,
 		m.Late,
 		m.LinkAddrs,
+		m.LruStats,
 		m.MasqSkip,
 		m.Names,
 		m.NodeAddrs,
@@ -1063,7 +1064,6 @@ func (m *MapsMaps) Close() error {
 		m.SrcRanges,
 		m.Svcs,
 		m.Tunnel,
-		m.Turnover,
 		m.Watch,
 		m.Watched,
 	)

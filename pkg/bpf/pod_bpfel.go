@@ -38,6 +38,7 @@ const (
 	PodMapGuards         = "guards"
 	PodMapLate           = "late"
 	PodMapLinkAddrs      = "link_addrs"
+	PodMapLruStats       = "lru_stats"
 	PodMapMasqSkip       = "masq_skip"
 	PodMapNames          = "names"
 	PodMapNodeAddrs      = "node_addrs"
@@ -61,7 +62,6 @@ const (
 	PodMapSrcRanges      = "src_ranges"
 	PodMapSvcs           = "svcs"
 	PodMapTunnel         = "tunnel"
-	PodMapTurnover       = "turnover"
 	PodMapWatch          = "watch"
 	PodMapWatched        = "watched"
 	PodProgTcFromChained = "tc_from_chained"
@@ -151,6 +151,7 @@ type PodMapSpecs struct {
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
+	LruStats     *ebpf.MapSpec `ebpf:"lru_stats"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names        *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs    *ebpf.MapSpec `ebpf:"node_addrs"`
@@ -174,7 +175,6 @@ type PodMapSpecs struct {
 	SrcRanges    *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs         *ebpf.MapSpec `ebpf:"svcs"`
 	Tunnel       *ebpf.MapSpec `ebpf:"tunnel"`
-	Turnover     *ebpf.MapSpec `ebpf:"turnover"`
 	Watch        *ebpf.MapSpec `ebpf:"watch"`
 	Watched      *ebpf.MapSpec `ebpf:"watched"`
 }
@@ -228,6 +228,7 @@ type PodMaps struct {
 	Guards       *ebpf.Map `ebpf:"guards"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
+	LruStats     *ebpf.Map `ebpf:"lru_stats"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
 	Names        *ebpf.Map `ebpf:"names"`
 	NodeAddrs    *ebpf.Map `ebpf:"node_addrs"`
@@ -251,7 +252,6 @@ type PodMaps struct {
 	SrcRanges    *ebpf.Map `ebpf:"src_ranges"`
 	Svcs         *ebpf.Map `ebpf:"svcs"`
 	Tunnel       *ebpf.Map `ebpf:"tunnel"`
-	Turnover     *ebpf.Map `ebpf:"turnover"`
 	Watch        *ebpf.Map `ebpf:"watch"`
 	Watched      *ebpf.Map `ebpf:"watched"`
 }
@@ -280,6 +280,7 @@ func (m *PodMaps) Close() error {
 		m.Guards,
 		m.Late,
 		m.LinkAddrs,
+		m.LruStats,
 		m.MasqSkip,
 		m.Names,
 		m.NodeAddrs,
@@ -303,7 +304,6 @@ func (m *PodMaps) Close() error {
 		m.SrcRanges,
 		m.Svcs,
 		m.Tunnel,
-		m.Turnover,
 		m.Watch,
 		m.Watched,
 	)

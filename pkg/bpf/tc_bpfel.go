@@ -38,6 +38,7 @@ const (
 	TcMapGuards        = "guards"
 	TcMapLate          = "late"
 	TcMapLinkAddrs     = "link_addrs"
+	TcMapLruStats      = "lru_stats"
 	TcMapMasqSkip      = "masq_skip"
 	TcMapNames         = "names"
 	TcMapNodeAddrs     = "node_addrs"
@@ -61,7 +62,6 @@ const (
 	TcMapSrcRanges     = "src_ranges"
 	TcMapSvcs          = "svcs"
 	TcMapTunnel        = "tunnel"
-	TcMapTurnover      = "turnover"
 	TcMapWatch         = "watch"
 	TcMapWatched       = "watched"
 	TcProgTcFromNetdev = "tc_from_netdev"
@@ -143,6 +143,7 @@ type TcMapSpecs struct {
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
+	LruStats     *ebpf.MapSpec `ebpf:"lru_stats"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names        *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs    *ebpf.MapSpec `ebpf:"node_addrs"`
@@ -166,7 +167,6 @@ type TcMapSpecs struct {
 	SrcRanges    *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs         *ebpf.MapSpec `ebpf:"svcs"`
 	Tunnel       *ebpf.MapSpec `ebpf:"tunnel"`
-	Turnover     *ebpf.MapSpec `ebpf:"turnover"`
 	Watch        *ebpf.MapSpec `ebpf:"watch"`
 	Watched      *ebpf.MapSpec `ebpf:"watched"`
 }
@@ -220,6 +220,7 @@ type TcMaps struct {
 	Guards       *ebpf.Map `ebpf:"guards"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
+	LruStats     *ebpf.Map `ebpf:"lru_stats"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
 	Names        *ebpf.Map `ebpf:"names"`
 	NodeAddrs    *ebpf.Map `ebpf:"node_addrs"`
@@ -243,7 +244,6 @@ type TcMaps struct {
 	SrcRanges    *ebpf.Map `ebpf:"src_ranges"`
 	Svcs         *ebpf.Map `ebpf:"svcs"`
 	Tunnel       *ebpf.Map `ebpf:"tunnel"`
-	Turnover     *ebpf.Map `ebpf:"turnover"`
 	Watch        *ebpf.Map `ebpf:"watch"`
 	Watched      *ebpf.Map `ebpf:"watched"`
 }
@@ -272,6 +272,7 @@ func (m *TcMaps) Close() error {
 		m.Guards,
 		m.Late,
 		m.LinkAddrs,
+		m.LruStats,
 		m.MasqSkip,
 		m.Names,
 		m.NodeAddrs,
@@ -295,7 +296,6 @@ func (m *TcMaps) Close() error {
 		m.SrcRanges,
 		m.Svcs,
 		m.Tunnel,
-		m.Turnover,
 		m.Watch,
 		m.Watched,
 	)

@@ -38,6 +38,7 @@ const (
 	XdpMapGuards         = "guards"
 	XdpMapLate           = "late"
 	XdpMapLinkAddrs      = "link_addrs"
+	XdpMapLruStats       = "lru_stats"
 	XdpMapMasqSkip       = "masq_skip"
 	XdpMapNames          = "names"
 	XdpMapNodeAddrs      = "node_addrs"
@@ -61,7 +62,6 @@ const (
 	XdpMapSrcRanges      = "src_ranges"
 	XdpMapSvcs           = "svcs"
 	XdpMapTunnel         = "tunnel"
-	XdpMapTurnover       = "turnover"
 	XdpMapWatch          = "watch"
 	XdpMapWatched        = "watched"
 	XdpProgXdpFromNetdev = "xdp_from_netdev"
@@ -139,6 +139,7 @@ type XdpMapSpecs struct {
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
+	LruStats     *ebpf.MapSpec `ebpf:"lru_stats"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names        *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs    *ebpf.MapSpec `ebpf:"node_addrs"`
@@ -162,7 +163,6 @@ type XdpMapSpecs struct {
 	SrcRanges    *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs         *ebpf.MapSpec `ebpf:"svcs"`
 	Tunnel       *ebpf.MapSpec `ebpf:"tunnel"`
-	Turnover     *ebpf.MapSpec `ebpf:"turnover"`
 	Watch        *ebpf.MapSpec `ebpf:"watch"`
 	Watched      *ebpf.MapSpec `ebpf:"watched"`
 }
@@ -216,6 +216,7 @@ type XdpMaps struct {
 	Guards       *ebpf.Map `ebpf:"guards"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
+	LruStats     *ebpf.Map `ebpf:"lru_stats"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
 	Names        *ebpf.Map `ebpf:"names"`
 	NodeAddrs    *ebpf.Map `ebpf:"node_addrs"`
@@ -239,7 +240,6 @@ type XdpMaps struct {
 	SrcRanges    *ebpf.Map `ebpf:"src_ranges"`
 	Svcs         *ebpf.Map `ebpf:"svcs"`
 	Tunnel       *ebpf.Map `ebpf:"tunnel"`
-	Turnover     *ebpf.Map `ebpf:"turnover"`
 	Watch        *ebpf.Map `ebpf:"watch"`
 	Watched      *ebpf.Map `ebpf:"watched"`
 }
@@ -268,6 +268,7 @@ func (m *XdpMaps) Close() error {
 		m.Guards,
 		m.Late,
 		m.LinkAddrs,
+		m.LruStats,
 		m.MasqSkip,
 		m.Names,
 		m.NodeAddrs,
@@ -291,7 +292,6 @@ func (m *XdpMaps) Close() error {
 		m.SrcRanges,
 		m.Svcs,
 		m.Tunnel,
-		m.Turnover,
 		m.Watch,
 		m.Watched,
 	)

@@ -30,17 +30,17 @@ func (d *Datapath) countClients() (rows, room uint32, err error) {
 		return 0, 0, fmt.Errorf("count clients with session affinity: %w", ErrNoMaps)
 	}
 	room = d.maps.Affinity.MaxEntries()
-	t, err := maps.ReadTurnover(d.maps.Turnover, "affinity")
+	t, err := maps.ReadLruStats(d.maps.LruStats, "affinity")
 	if err != nil {
 		return 0, room, err
 	}
 	if made := t.Made - t.Deleted - d.pushedOut; made <= uint64(room/2) {
 		return uint32(made), room, nil
 	}
-	census, err := maps.TakeCensus(d.maps.Turnover, d.maps.Affinity, "affinity")
+	lruCounts, err := maps.TakeLruCounts(d.maps.LruStats, d.maps.Affinity, "affinity")
 	if err != nil {
 		return 0, room, err
 	}
-	d.pushedOut = max(d.pushedOut, census.Evicted)
-	return uint32(census.Rows), room, nil
+	d.pushedOut = max(d.pushedOut, lruCounts.Evicted)
+	return uint32(lruCounts.Rows), room, nil
 }

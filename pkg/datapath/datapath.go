@@ -84,7 +84,7 @@ type Datapath struct {
 	table    *table      // nil unless there are two maps of established flows; guarded by changing
 	carrying atomic.Bool // flows are in both maps, or in the new one
 
-	// pushedOut is how many clients with session affinity were ever evicted, as of the last census.
+	// pushedOut is how many clients with session affinity were ever evicted, as of the last lruCounts.
 	// Guarded by changing.
 	pushedOut uint64
 }

@@ -22,7 +22,7 @@ type Flows struct {
 	open   *ebpf.Map
 	half   *ebpf.Map
 	opened *ebpf.Map // nil if not counted
-	counts *ebpf.Map // turnover: counts deleted rows
+	counts *ebpf.Map // lru_stats: counts deleted rows
 	doomed *maps.Array[maps.Doomed]
 	run    *maps.Array[maps.CollectRun]
 	progs  *ebpf.Collection
@@ -63,9 +63,9 @@ func NewFlows(m *maps.Maps) (*Flows, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("duplicate map ct_pending: %w", err), open.Close())
 	}
-	counts, err := m.Turnover.Clone()
+	counts, err := m.LruStats.Clone()
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("duplicate map turnover: %w", err), open.Close(), half.Close())
+		return nil, errors.Join(fmt.Errorf("duplicate map lru_stats: %w", err), open.Close(), half.Close())
 	}
 	return newFlows(open, half, counts)
 }
@@ -76,7 +76,7 @@ func OpenFlows(dir string) (*Flows, error) {
 	if err != nil {
 		return nil, err
 	}
-	counts, err := maps.OpenTurnover(dir, false)
+	counts, err := maps.OpenLruStats(dir, false)
 	if err != nil {
 		return nil, errors.Join(err, open.Close(), half.Close())
 	}
@@ -116,7 +116,7 @@ func newFlows(open, half, counts *ebpf.Map) (f *Flows, err error) {
 	if err != nil {
 		return f, fmt.Errorf("read program specs: %w", err)
 	}
-	replacements := map[string]*ebpf.Map{"ct": f.open, "ct_pending": f.half, "turnover": f.counts}
+	replacements := map[string]*ebpf.Map{"ct": f.open, "ct_pending": f.half, "lru_stats": f.counts}
 	for _, info := range (&maps.Maps{}).All() {
 		if replacement, ok := replacements[info.Name]; ok {
 			spec.Maps[info.Name].MaxEntries = replacement.MaxEntries()

@@ -78,7 +78,7 @@ func TestSweep(t *testing.T) {
 		t.Errorf("datagrams (-want +have):\n%s", diff)
 	}
 	for name, want := range map[string]uint64{"affinity": 4, "frags": 2} {
-		if have, err := fairleadmaps.ReadTurnover(w.maps.Turnover, name); err != nil || have.Deleted != want || have.Made != 0 {
+		if have, err := fairleadmaps.ReadLruStats(w.maps.LruStats, name); err != nil || have.Deleted != want || have.Made != 0 {
 			t.Errorf("%s: %+v (%v), want %d deleted", name, have, err, want)
 		}
 	}

@@ -35,7 +35,7 @@ type Maps struct {
 	CtPending    *ebpf.Map
 	CtOpened     *ebpf.Map
 	FibCache     *ebpf.Map
-	Turnover     *ebpf.Map
+	LruStats     *ebpf.Map
 	Counters     *ebpf.Map
 
 	Frags, Allowances            *ebpf.Map
@@ -119,8 +119,8 @@ func (m *Maps) fields() []field {
 			&m.Ct, func(s Sizes) uint32 { return s.Flows }},
 		{Info{Name: "ct_pending", Row: "flow that is not established -> the same", WrittenBy: "tc, xdp, pod, conntrack", ReadBy: "tc, xdp, pod, conntrack"}, &m.CtPending, nil},
 		{Info{Name: "ct_opened", Row: "0 -> flows that were established, ever", WrittenBy: "tc, xdp, pod", ReadBy: "conntrack"}, &m.CtOpened, nil},
-		{Info{Name: "turnover", Row: "map that pushes rows out -> rows made, rows deleted, ever", WrittenBy: "sock, tc, xdp, pod, conntrack", ReadBy: "observe"},
-			&m.Turnover, nil},
+		{Info{Name: "lru_stats", Row: "map that pushes rows out -> rows made, rows deleted, ever", WrittenBy: "sock, tc, xdp, pod, conntrack", ReadBy: "observe"},
+			&m.LruStats, nil},
 		{Info{Name: "route_epoch", Row: "0 -> when ways changed, until when that is followed", WrittenBy: "routes", ReadBy: "tc, xdp, pod"}, &m.RouteEpoch, nil},
 		{Info{Name: "guards", Row: "0 -> when it changed who may use load balancers' addresses", WrittenBy: "reconciler", ReadBy: "tc, xdp, pod"},
 			&m.Guards, nil},

@@ -9,10 +9,10 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// Turnover counts the rows that were ever inserted into a map that evicts rows, and those that were
+// LruStats counts the rows that were ever inserted into a map that evicts rows, and those that were
 // deleted explicitly. The difference to the rows that exist was evicted, which the kernel does not
 // report.
-type Turnover = bpf.MapsTurnover
+type LruStats = bpf.MapsLruStats
 
 // SweepRun is the argument of the programs that delete expired rows.
 type SweepRun = bpf.MapsSweepRun
@@ -25,7 +25,7 @@ type (
 	DatagramFlow = bpf.MapsDatagramFlow
 )
 
-// lru describes a map that evicts rows: its row in turnover and how to iterate over it.
+// lru describes a map that evicts rows: its row in lru_stats and how to iterate over it.
 type lru struct {
 	name  string
 	index uint32
@@ -56,16 +56,16 @@ func PushesOut(name string) bool {
 	return ok
 }
 
-// ReadTurnover returns the turnover of the named map, which must be one that evicts.
-func ReadTurnover(turnover *ebpf.Map, name string) (Turnover, error) {
-	var sum Turnover
+// ReadLruStats returns the lru_stats of the named map, which must be one that evicts.
+func ReadLruStats(lruStats *ebpf.Map, name string) (LruStats, error) {
+	var sum LruStats
 	l, ok := lruOf(name)
 	if !ok {
-		return sum, fmt.Errorf("read the turnover of map %s: it never evicts rows", name)
+		return sum, fmt.Errorf("read the lru_stats of map %s: it never evicts rows", name)
 	}
-	var perCPU []Turnover
-	if err := turnover.Lookup(l.index, &perCPU); err != nil {
-		return sum, fmt.Errorf("read the turnover of map %s: %w", name, err)
+	var perCPU []LruStats
+	if err := lruStats.Lookup(l.index, &perCPU); err != nil {
+		return sum, fmt.Errorf("read the lru_stats of map %s: %w", name, err)
 	}
 	for _, t := range perCPU {
 		sum.Made += t.Made
@@ -74,34 +74,34 @@ func ReadTurnover(turnover *ebpf.Map, name string) (Turnover, error) {
 	return sum, nil
 }
 
-// Census is the number of rows of a map that evicts, and of those it evicted.
-type Census struct {
-	Turnover Turnover // before counting the rows
+// LruCounts is the number of rows of a map that evicts, and of those it evicted.
+type LruCounts struct {
+	LruStats LruStats // before counting the rows
 	Rows     int
-	// Evicted is how many rows were ever evicted. It never overstates: the next census includes
+	// Evicted is how many rows were ever evicted. It never overstates: the next lruCounts includes
 	// rows that were inserted or deleted during the few milliseconds that counting took. It is
 	// exact when nothing changes.
 	Evicted uint64
 }
 
-// TakeCensus counts the rows of the named map, which must be one that evicts. Counting does not
+// TakeLruCounts counts the rows of the named map, which must be one that evicts. Counting does not
 // refresh rows.
-func TakeCensus(turnover, m *ebpf.Map, name string) (c Census, err error) {
-	if c.Turnover, err = ReadTurnover(turnover, name); err != nil {
+func TakeLruCounts(lruStats, m *ebpf.Map, name string) (c LruCounts, err error) {
+	if c.LruStats, err = ReadLruStats(lruStats, name); err != nil {
 		return c, err
 	}
 	l, _ := lruOf(name)
 	if c.Rows, err = l.count(m); err != nil {
 		return c, fmt.Errorf("count the rows of map %s: %w", name, err)
 	}
-	after, err := ReadTurnover(turnover, name)
+	after, err := ReadLruStats(lruStats, name)
 	if err != nil {
 		return c, err
 	}
 	// A row made before the first reading that was neither counted nor deleted by the second
 	// reading was evicted.
-	if gone := after.Deleted + uint64(c.Rows); c.Turnover.Made > gone {
-		c.Evicted = c.Turnover.Made - gone
+	if gone := after.Deleted + uint64(c.Rows); c.LruStats.Made > gone {
+		c.Evicted = c.LruStats.Made - gone
 	}
 	return c, nil
 }
@@ -115,11 +115,11 @@ func countRows[K, V any](m *ebpf.Map) (n int, err error) {
 	return n, err
 }
 
-// OpenTurnover opens the turnover map pinned in dir, as Open does. The caller must close it.
-func OpenTurnover(dir string, readOnly bool) (*ebpf.Map, error) {
+// OpenLruStats opens the lru_stats map pinned in dir, as Open does. The caller must close it.
+func OpenLruStats(dir string, readOnly bool) (*ebpf.Map, error) {
 	specs, err := bpf.LoadMaps()
 	if err != nil {
 		return nil, fmt.Errorf("read map specs: %w", err)
 	}
-	return openPin(filepath.Join(dir, "turnover"), specs.Maps["turnover"], false, readOnly)
+	return openPin(filepath.Join(dir, "lru_stats"), specs.Maps["lru_stats"], false, readOnly)
 }

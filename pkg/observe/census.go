@@ -13,50 +13,50 @@ import (
 )
 
 const (
-	// censusEvery is the shortest time between two counts of a map's rows. If a count takes long,
-	// the pause is at least censusRest times as long.
-	censusEvery = 10 * time.Second
-	censusRest  = 50
+	// lruCountsEvery is the shortest time between two counts of a map's rows. If a count takes long,
+	// the pause is at least lruCountsRest times as long.
+	lruCountsEvery = 10 * time.Second
+	lruCountsRest  = 50
 )
 
-// census caches the row counts of the maps that evict rows, for a Gauge: counting has to visit
+// lruCounts caches the row counts of the maps that evict rows, for a Gauge: counting has to visit
 // every row.
-type census struct {
+type lruCounts struct {
 	mu    sync.Mutex
 	known map[string]*counted
 	now   func() time.Time
 }
 
 type counted struct {
-	maps.Census
+	maps.LruCounts
 	at        time.Time
 	took      time.Duration
 	evictions recent
 }
 
-func newCensus() *census { return &census{known: map[string]*counted{}, now: time.Now} }
+func newLruCounts() *lruCounts { return &lruCounts{known: map[string]*counted{}, now: time.Now} }
 
 // of returns what is known of a map and how many of its rows were evicted lately. It counts again
 // if it is time to and rows have come or gone. The number of evictions never decreases.
-func (c *census) of(turnover, m *ebpf.Map, name string) (counted, uint64, error) {
+func (c *lruCounts) of(lruStats, m *ebpf.Map, name string) (counted, uint64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	start := c.now()
 	k := c.known[name]
-	if k != nil && start.Sub(k.at) < max(censusEvery, censusRest*k.took) {
+	if k != nil && start.Sub(k.at) < max(lruCountsEvery, lruCountsRest*k.took) {
 		return *k, k.evictions.lately(start), nil
 	}
 	if k != nil {
-		is, err := maps.ReadTurnover(turnover, name)
+		is, err := maps.ReadLruStats(lruStats, name)
 		if err != nil {
 			return counted{}, 0, err
 		}
-		if is == k.Turnover {
+		if is == k.LruStats {
 			k.at = start
 			return *k, k.evictions.lately(start), nil
 		}
 	}
-	found, err := maps.TakeCensus(turnover, m, name)
+	found, err := maps.TakeLruCounts(lruStats, m, name)
 	if err != nil {
 		return counted{}, 0, err
 	}
@@ -66,12 +66,12 @@ func (c *census) of(turnover, m *ebpf.Map, name string) (counted, uint64, error)
 	}
 	k.evictions.count(found.Evicted, start)
 	found.Evicted = k.evictions.is
-	k.Census, k.at, k.took = found, start, c.now().Sub(start)
+	k.LruCounts, k.at, k.took = found, start, c.now().Sub(start)
 	return *k, k.evictions.lately(start), nil
 }
 
 // fill adds the row counts to the status of a map that evicts rows.
-func (m *MapStatus) fill(found maps.Census, lately uint64) {
+func (m *MapStatus) fill(found maps.LruCounts, lately uint64) {
 	m.SetEntries(found.Rows)
 	m.Evictions, m.EvictedLately = &found.Evicted, lately
 }
@@ -112,16 +112,16 @@ func overBy(unless string, end time.Time) string {
 	return fmt.Sprintf(" Unless %s, this is over by %s.", unless, clock(end))
 }
 
-// readCensus adds row counts to the statuses of the pinned maps that evict rows.
-func (g *Gauge) readCensus(statuses []MapStatus) error {
-	turnover, err := maps.OpenTurnover(g.dir, true)
+// readLruCounts adds row counts to the statuses of the pinned maps that evict rows.
+func (g *Gauge) readLruCounts(statuses []MapStatus) error {
+	lruStats, err := maps.OpenLruStats(g.dir, true)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer turnover.Close()
+	defer lruStats.Close()
 	for i := range statuses {
 		s := &statuses[i]
 		if !maps.PushesOut(s.Name) {
@@ -134,12 +134,12 @@ func (g *Gauge) readCensus(statuses []MapStatus) error {
 		if err != nil {
 			return fmt.Errorf("open map %s: %w", s.Pin, err)
 		}
-		found, evicted, err := g.census.of(turnover, m, s.Name)
+		found, evicted, err := g.lruCounts.of(lruStats, m, s.Name)
 		m.Close()
 		if err != nil {
 			return err
 		}
-		s.fill(found.Census, evicted)
+		s.fill(found.LruCounts, evicted)
 		if evicted > 0 {
 			s.EvictionsEnd = found.evictions.over()
 		}

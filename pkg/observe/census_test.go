@@ -15,10 +15,10 @@ import (
 
 // pressed is a map of clients with affinity, with a fake clock.
 type pressed struct {
-	maps   *maps.Maps
-	census *census
-	at     time.Time
-	made   uint64
+	maps      *maps.Maps
+	lruCounts *lruCounts
+	at        time.Time
+	made      uint64
 }
 
 func newPressed(t *testing.T) *pressed {
@@ -29,8 +29,8 @@ func newPressed(t *testing.T) *pressed {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Close() })
-	p := &pressed{maps: m, census: newCensus(), at: time.Unix(1000, 0)}
-	p.census.now = func() time.Time { return p.at }
+	p := &pressed{maps: m, lruCounts: newLruCounts(), at: time.Unix(1000, 0)}
+	p.lruCounts.now = func() time.Time { return p.at }
 	return p
 }
 
@@ -48,10 +48,10 @@ func (p *pressed) come(t *testing.T, clients, pushed int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	counts := make([]maps.Turnover, cpus)
+	counts := make([]maps.LruStats, cpus)
 	counts[0].Made = p.made / 2
 	counts[cpus-1].Made += p.made - p.made/2
-	if err := p.maps.Turnover.Put(uint32(bpf.MapsLruLRU_AFFINITY), counts); err != nil {
+	if err := p.maps.LruStats.Put(uint32(bpf.MapsLruLRU_AFFINITY), counts); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -63,7 +63,7 @@ type look struct {
 
 func (p *pressed) look(t *testing.T) look {
 	t.Helper()
-	c, lately, err := p.census.of(p.maps.Turnover, p.maps.Affinity, "affinity")
+	c, lately, err := p.lruCounts.of(p.maps.LruStats, p.maps.Affinity, "affinity")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func (p *pressed) look(t *testing.T) look {
 
 // Rows are counted at most every ten seconds. Evictions are recent for a minute or two and stay
 // counted.
-func TestCensus(t *testing.T) {
+func TestLruCounts(t *testing.T) {
 	p := newPressed(t)
 	for _, step := range []struct {
 		name            string
@@ -101,7 +101,7 @@ func TestCensus(t *testing.T) {
 	}
 }
 
-// The number of evictions never decreases, even if a census lags behind an earlier one.
+// The number of evictions never decreases, even if a lruCounts lags behind an earlier one.
 func TestEvictionsNeverBecomeLess(t *testing.T) {
 	p := newPressed(t)
 	p.come(t, 10, 10)

@@ -19,7 +19,7 @@ import (
 type Gauge struct {
 	dir            string
 	hooks, reasons []string
-	census         *census
+	lruCounts      *lruCounts
 
 	mu      sync.Mutex
 	refused *recent // packets that found no SNAT port; nil before the first look
@@ -31,7 +31,7 @@ func NewGauge(dir string) (*Gauge, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Gauge{dir: dir, hooks: hooks, reasons: reasons, census: newCensus()}, nil
+	return &Gauge{dir: dir, hooks: hooks, reasons: reasons, lruCounts: newLruCounts()}, nil
 }
 
 // Reading is what a Gauge reads: the state of every map, with entries counted only for the maps
@@ -59,7 +59,7 @@ func (g *Gauge) Read() (r Reading, err error) {
 		return r, fmt.Errorf("open maps in %s: no pin can be opened: %w", g.dir, fs.ErrNotExist)
 	}
 	r.Snat = g.snat(refusedForPorts(r.Counters), time.Now())
-	return r, g.readCensus(r.Maps)
+	return r, g.readLruCounts(r.Maps)
 }
 
 // snat returns how many packets found no SNAT port lately.

@@ -82,7 +82,7 @@ func mapStatuses(m *maps.Maps, s *Snapshot, dir string) ([]MapStatus, error) {
 			status.SetEntries(n)
 		}
 		if maps.PushesOut(info.Name) {
-			found, err := maps.TakeCensus(m.Turnover, info.Map, info.Name)
+			found, err := maps.TakeLruCounts(m.LruStats, info.Map, info.Name)
 			if err != nil {
 				return nil, err
 			}

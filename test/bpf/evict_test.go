@@ -32,11 +32,11 @@ func (w *world) shrink(t *testing.T, name string, rows uint32) {
 	w.reload(t, w.hook)
 }
 
-// census returns the counts of an LRU map, and how many rows were made in it and not deleted.
-func (w *world) census(t *testing.T, name string) (c maps.Census, kept uint64) {
+// lruCounts returns the counts of an LRU map, and how many rows were made in it and not deleted.
+func (w *world) lruCounts(t *testing.T, name string) (c maps.LruCounts, kept uint64) {
 	t.Helper()
 	m := map[string]*ebpf.Map{"ct_pending": w.maps.CtPending, "affinity": w.maps.Affinity, "frags": w.maps.Frags}[name]
-	c, err := maps.TakeCensus(w.maps.Turnover, m, name)
+	c, err := maps.TakeLruCounts(w.maps.LruStats, m, name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,9 +50,9 @@ func (w *world) census(t *testing.T, name string) (c maps.Census, kept uint64) {
 		t.Fatal(err)
 	}
 	if c.Rows != rows {
-		t.Errorf("%s: the census has %d rows, there are %d", name, c.Rows, rows)
+		t.Errorf("%s: the count has %d rows, there are %d", name, c.Rows, rows)
 	}
-	return c, c.Turnover.Made - c.Turnover.Deleted
+	return c, c.LruStats.Made - c.LruStats.Deleted
 }
 
 // nth returns another client of a family for every n.
@@ -71,7 +71,7 @@ func TestFloodIsCounted(t *testing.T) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", false)
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
 		w.talk(t, f, f.client+":4000", f.pod+":53", 2)
-		if c, kept := w.census(t, "ct_pending"); c.Turnover != (maps.Turnover{Made: 2, Deleted: 2}) || kept != 0 || c.Evicted != 0 {
+		if c, kept := w.lruCounts(t, "ct_pending"); c.LruStats != (maps.LruStats{Made: 2, Deleted: 2}) || kept != 0 || c.Evicted != 0 {
 			t.Fatalf("after a flow was established: %+v", c)
 		}
 		before := w.dump(t)
@@ -81,9 +81,9 @@ func TestFloodIsCounted(t *testing.T) {
 				t.Fatalf("first packet %d: %s", n, verdict)
 			}
 		}
-		c, kept := w.census(t, "ct_pending")
-		if c.Turnover.Made != 2+2*flood || c.Turnover.Deleted != 2 {
-			t.Errorf("counted %+v for %d first packets with two rows each", c.Turnover, flood)
+		c, kept := w.lruCounts(t, "ct_pending")
+		if c.LruStats.Made != 2+2*flood || c.LruStats.Deleted != 2 {
+			t.Errorf("counted %+v for %d first packets with two rows each", c.LruStats, flood)
 		}
 		if want := kept - uint64(c.Rows); c.Evicted != want || c.Rows > room || want < 2*flood-room {
 			t.Errorf("%d rows are left and %d were evicted, want %d", c.Rows, c.Evicted, want)
@@ -95,8 +95,8 @@ func TestFloodIsCounted(t *testing.T) {
 			}
 		}
 		w.doom(t, maps.DoomFlushed, &maps.FlowLimits{})
-		if left, _ := w.census(t, "ct_pending"); left.Evicted != c.Evicted || left.Turnover.Deleted == 2 {
-			t.Errorf("forgetting flows changed the number of evictions from %d to %d (%+v)", c.Evicted, left.Evicted, left.Turnover)
+		if left, _ := w.lruCounts(t, "ct_pending"); left.Evicted != c.Evicted || left.LruStats.Deleted == 2 {
+			t.Errorf("forgetting flows changed the number of evictions from %d to %d (%+v)", c.Evicted, left.Evicted, left.LruStats)
 		}
 	})
 }
@@ -112,7 +112,7 @@ func TestNothingIsEvicted(t *testing.T) {
 				w.run(t, w.in, packet{from: from, to: f.node + ":30080", proto: tcp, flags: flags}.bytes())
 			}
 		}
-		if c, kept := w.census(t, "ct_pending"); kept != 0 || c.Evicted != 0 || c.Turnover.Made != 100 {
+		if c, kept := w.lruCounts(t, "ct_pending"); kept != 0 || c.Evicted != 0 || c.LruStats.Made != 100 {
 			t.Errorf("counted %+v, but no row was evicted", c)
 		}
 	})
@@ -128,8 +128,8 @@ func TestClientsArePushedOut(t *testing.T) {
 		for n := range clients {
 			w.affine(t, f, f.nth(n), 4000)
 		}
-		c, kept := w.census(t, "affinity")
-		if c.Turnover.Made != clients || c.Turnover.Deleted != 0 || c.Rows > room || c.Evicted != kept-uint64(c.Rows) || c.Evicted < clients-room {
+		c, kept := w.lruCounts(t, "affinity")
+		if c.LruStats.Made != clients || c.LruStats.Deleted != 0 || c.Rows > room || c.Evicted != kept-uint64(c.Rows) || c.Evicted < clients-room {
 			t.Fatalf("of %d clients: %+v", clients, c)
 		}
 		key := bpf.MapsAffinityKey{Client: maps.AddrOf(f.nth(clients - 1)), Service: index}
@@ -142,7 +142,7 @@ func TestClientsArePushedOut(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.affine(t, f, f.nth(clients-1), 4001)
-		if c, _ := w.census(t, "affinity"); c.Turnover.Made != clients {
+		if c, _ := w.lruCounts(t, "affinity"); c.LruStats.Made != clients {
 			t.Errorf("a client that was known counts as another: %+v", c)
 		}
 	})
@@ -159,16 +159,16 @@ func TestDatagramsArePushedOut(t *testing.T) {
 			w.run(t, w.in, first.bytes())
 			w.run(t, w.in, first.bytes()) // twice, as a network may deliver it
 		}
-		c, kept := w.census(t, "frags")
-		if c.Turnover.Made < datagrams || c.Rows > room || c.Evicted != kept-uint64(c.Rows) || c.Evicted < datagrams-room {
+		c, kept := w.lruCounts(t, "frags")
+		if c.LruStats.Made < datagrams || c.Rows > room || c.Evicted != kept-uint64(c.Rows) || c.Evicted < datagrams-room {
 			t.Errorf("of %d datagrams: %+v", datagrams, c)
 		}
 	})
 }
 
-// While flows come and go, a census reports no evictions if none happened: here there is room for
+// While flows come and go, a lruCounts reports no evictions if none happened: here there is room for
 // all flows.
-func TestCensusWhileFlowsComeAndGo(t *testing.T) {
+func TestLruCountsWhileFlowsComeAndGo(t *testing.T) {
 	rig.Root(t)
 	w, f := newWorld(t, hooks()[0]), families()["v4"]
 	w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
@@ -197,15 +197,15 @@ func TestCensusWhileFlowsComeAndGo(t *testing.T) {
 			going = false
 		default:
 		}
-		c, err := maps.TakeCensus(w.maps.Turnover, w.maps.CtPending, "ct_pending")
+		c, err := maps.TakeLruCounts(w.maps.LruStats, w.maps.CtPending, "ct_pending")
 		if err != nil {
 			t.Fatal(err)
 		}
 		if c.Evicted != 0 {
-			t.Errorf("census %d reports %d evictions: %+v", looks, c.Evicted, c)
+			t.Errorf("count %d reports %d evictions: %+v", looks, c.Evicted, c)
 		}
 	}
-	if c, kept := w.census(t, "ct_pending"); kept != uint64(c.Rows) || c.Turnover.Deleted == 0 || looks < 3 {
+	if c, kept := w.lruCounts(t, "ct_pending"); kept != uint64(c.Rows) || c.LruStats.Deleted == 0 || looks < 3 {
 		t.Errorf("at rest there are %d rows but %d were kept, after %d censuses: %+v", c.Rows, kept, looks, c)
 	}
 }

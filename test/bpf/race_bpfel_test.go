@@ -58,6 +58,7 @@ const (
 	RaceMapGuards        = "guards"
 	RaceMapLate          = "late"
 	RaceMapLinkAddrs     = "link_addrs"
+	RaceMapLruStats      = "lru_stats"
 	RaceMapMasqSkip      = "masq_skip"
 	RaceMapNames         = "names"
 	RaceMapNodeAddrs     = "node_addrs"
@@ -82,7 +83,6 @@ const (
 	RaceMapSrcRanges     = "src_ranges"
 	RaceMapSvcs          = "svcs"
 	RaceMapTunnel        = "tunnel"
-	RaceMapTurnover      = "turnover"
 	RaceMapWatch         = "watch"
 	RaceMapWatched       = "watched"
 	RaceProgRaceEnd      = "race_end"
@@ -172,6 +172,7 @@ type RaceMapSpecs struct {
 	Guards       *ebpf.MapSpec `ebpf:"guards"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
+	LruStats     *ebpf.MapSpec `ebpf:"lru_stats"`
 	MasqSkip     *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names        *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs    *ebpf.MapSpec `ebpf:"node_addrs"`
@@ -196,7 +197,6 @@ type RaceMapSpecs struct {
 	SrcRanges    *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs         *ebpf.MapSpec `ebpf:"svcs"`
 	Tunnel       *ebpf.MapSpec `ebpf:"tunnel"`
-	Turnover     *ebpf.MapSpec `ebpf:"turnover"`
 	Watch        *ebpf.MapSpec `ebpf:"watch"`
 	Watched      *ebpf.MapSpec `ebpf:"watched"`
 }
@@ -256,6 +256,7 @@ type RaceMaps struct {
 	Guards       *ebpf.Map `ebpf:"guards"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
+	LruStats     *ebpf.Map `ebpf:"lru_stats"`
 	MasqSkip     *ebpf.Map `ebpf:"masq_skip"`
 	Names        *ebpf.Map `ebpf:"names"`
 	NodeAddrs    *ebpf.Map `ebpf:"node_addrs"`
@@ -280,7 +281,6 @@ type RaceMaps struct {
 	SrcRanges    *ebpf.Map `ebpf:"src_ranges"`
 	Svcs         *ebpf.Map `ebpf:"svcs"`
 	Tunnel       *ebpf.Map `ebpf:"tunnel"`
-	Turnover     *ebpf.Map `ebpf:"turnover"`
 	Watch        *ebpf.Map `ebpf:"watch"`
 	Watched      *ebpf.Map `ebpf:"watched"`
 }
@@ -309,6 +309,7 @@ func (m *RaceMaps) Close() error {
 		m.Guards,
 		m.Late,
 		m.LinkAddrs,
+		m.LruStats,
 		m.MasqSkip,
 		m.Names,
 		m.NodeAddrs,
@@ -333,7 +334,6 @@ func (m *RaceMaps) Close() error {
 		m.SrcRanges,
 		m.Svcs,
 		m.Tunnel,
-		m.Turnover,
 		m.Watch,
 		m.Watched,
 	)

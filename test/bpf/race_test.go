@@ -261,9 +261,9 @@ func (r *races) begin(t *testing.T, race race) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	counts := make([]maps.Turnover, cpus)
+	counts := make([]maps.LruStats, cpus)
 	counts[0].Made = uint64(len(race.before))
-	if err := r.maps.Turnover.Put(uint32(bpf.MapsLruLRU_CT_PENDING), counts); err != nil {
+	if err := r.maps.LruStats.Put(uint32(bpf.MapsLruLRU_CT_PENDING), counts); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -349,11 +349,11 @@ func (r *races) wantOrder(t *testing.T, what string) (open, half map[bpf.MapsFlo
 			t.Errorf("%s: a port has two flows", what)
 		}
 	}
-	turnover, err := maps.ReadTurnover(r.maps.Turnover, "ct_pending")
+	lruStats, err := maps.ReadLruStats(r.maps.LruStats, "ct_pending")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if have := turnover.Made - turnover.Deleted; have != uint64(len(half)) {
+	if have := lruStats.Made - lruStats.Deleted; have != uint64(len(half)) {
 		t.Errorf("%s: %d rows are half open, but %d are counted", what, len(half), have)
 	}
 	return open, half

@@ -128,7 +128,7 @@ func TestWhoGivesWay(t *testing.T) {
 					if ok && b.snat != flows[tt.client].snat {
 						t.Errorf("got %s, want that of flow %d, %s", b.snat, tt.client, flows[tt.client].snat)
 					}
-					if c, kept := w.census(t, "ct_pending"); c.Evicted != 0 || kept != uint64(c.Rows) {
+					if c, kept := w.lruCounts(t, "ct_pending"); c.Evicted != 0 || kept != uint64(c.Rows) {
 						t.Errorf("rows were made and deleted that nobody counted: %+v", c)
 					}
 				})

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <bpf/bpf_helpers.h>
 
-#include "../../../bpf/lib/turnover.h"
+#include "../../../bpf/lib/lru_stats.h"
 
 enum race_kind {
 	RACE_NONE,
@@ -63,14 +63,14 @@ static __always_inline bool race_owns(void *map, const struct race_step *step)
 static __always_inline int race_claim(const struct race_step *step)
 {
 	if (!bpf_map_update_elem(&ct_pending, &step->flow, &step->row, BPF_NOEXIST))
-		turnover_made(LRU_CT_PENDING);
+		lru_stats_made(LRU_CT_PENDING);
 	return 0;
 }
 
 static __always_inline int race_forget(const struct race_step *step)
 {
 	if (!bpf_map_delete_elem(&ct_pending, &step->flow))
-		turnover_deleted(LRU_CT_PENDING, 1);
+		lru_stats_deleted(LRU_CT_PENDING, 1);
 	return 0;
 }
 
