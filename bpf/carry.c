@@ -39,12 +39,12 @@ static __always_inline void carry_follow(const struct flow *flow, struct ct_entr
 	struct ct_entry *is = bpf_map_lookup_elem(&ct, flow);
 	bool torn = false;
 
-	if (!is || is->seal != row->seal || is->seen != row->seen || is->state != row->state ||
+	if (!is || is->checksum != row->checksum || is->seen != row->seen || is->state != row->state ||
 	    is->seq_hi != row->seq_hi)
 		return;
 	if (!was) {
 		bpf_map_delete_elem(&ct, flow);
-	} else if (was->seal != row->seal) {
+	} else if (was->checksum != row->checksum) {
 		if (ct_find(&ct_old, flow, row, &torn))
 			bpf_map_update_elem(&ct, flow, row, BPF_EXIST);
 	} else {

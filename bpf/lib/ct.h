@@ -76,7 +76,7 @@ static __always_inline __u64 ct_hash(const struct flow *flow)
 }
 
 /* Part of the layout of rows: a row that was sealed in any other way belongs to no flow. */
-static __always_inline __u16 ct_seal(const struct flow *flow, const struct ct_entry *row)
+static __always_inline __u16 ct_checksum(const struct flow *flow, const struct ct_entry *row)
 {
 	const __u64 *word = (const __u64 *)row;
 	__u64 sum = ct_sum(flow) + ct_sum_addrs(word, ct_factor + 5) + row->flags * ct_factor[12];
@@ -86,7 +86,7 @@ static __always_inline __u16 ct_seal(const struct flow *flow, const struct ct_en
 	return sum >> 48;
 }
 
-/* Copies a row, loading each word once, and computes its seal on the way. False: the row is not
+/* Copies a row, loading each word once, and computes its checksum on the way. False: the row is not
  * that of the flow with this sum, or was recycled meanwhile. */
 static __always_inline bool ct_copy(const struct ct_entry *row, __u64 sum, struct ct_entry *out)
 {
@@ -101,7 +101,7 @@ static __always_inline bool ct_copy(const struct ct_entry *row, __u64 sum, struc
 			sum += (i < 4 ? __builtin_bswap64(word) : word) * ct_factor[5 + i];
 	}
 	sum += out->flags * ct_factor[12];
-	return sum >> 48 == out->seal;
+	return sum >> 48 == out->checksum;
 }
 
 enum ct_known {
@@ -194,14 +194,14 @@ static __always_inline struct flow ct_back(const struct flow *flow, const struct
 	return back;
 }
 
-/* Computes the differences and the seal of a row whose other fields are set. */
+/* Computes the differences and the checksum of a row whose other fields are set. */
 static __always_inline void ct_finish(const struct flow *flow, struct ct_entry *row)
 {
 	row->addr_diff =
 		csum_fold(csum_addr_diff(&flow->saddr, &row->saddr) + csum_addr_diff(&flow->daddr, &row->daddr));
 	row->port_diff =
 		csum_fold((__u64)csum_port_diff(flow->sport, row->sport) + csum_port_diff(flow->dport, row->dport));
-	row->seal = ct_seal(flow, row);
+	row->checksum = ct_checksum(flow, row);
 }
 
 /* Where a packet is, other than coming in from outside. */

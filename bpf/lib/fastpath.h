@@ -4,7 +4,7 @@
  * noted; or of a flow that its backend answers directly, after its first packet. All of it is
  * inline, because where the processor has to guard returns against speculation a return costs as
  * much as thirty instructions. It writes the key as whole words, which is how the map's hash and
- * the seal read it, and the offset and length of every header are compile-time constants.
+ * the checksum read it, and the offset and length of every header are compile-time constants.
  *
  * Any other packet is parsed again from its beginning (packet.h) and decided by decide.h; both route_epoch
  * must have the same results. So the fast path writes nothing before it is certain that it can
@@ -126,7 +126,7 @@ static __always_inline bool fastpath_copy(const struct ct_entry *row, const stru
 	return is_whole && ct_comes_in(to) && !source_leaves(flow, to);
 }
 
-/* The part of the seal's sum that comes from the key. It is computed before the lookup; otherwise
+/* The part of the checksum's sum that comes from the key. It is computed before the lookup; otherwise
  * everything it is made of would have to stay on the stack, which is nearly full. */
 static __always_inline __u64 fastpath_sum(const struct flow *flow)
 {

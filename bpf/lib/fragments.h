@@ -18,7 +18,7 @@ static __always_inline struct datagram fragment_key(const struct packet *p)
 	};
 }
 
-static __always_inline __u32 fragment_seal(const struct datagram *key, const struct datagram_flow *value)
+static __always_inline __u32 fragment_checksum(const struct datagram *key, const struct datagram_flow *value)
 {
 	const __u64 *word = (const __u64 *)value;
 	__u64 hash = ct_hash((const struct flow *)key);
@@ -42,7 +42,7 @@ __noinline int fragment_remember(const struct packet *p, struct action *a)
 	value.sport = p->flow.sport;
 	value.dport = p->flow.dport;
 	value.proto = p->flow.proto;
-	value.seal = fragment_seal(&key, &value);
+	value.checksum = fragment_checksum(&key, &value);
 	if (!bpf_map_update_elem(&frags, &key, &value, BPF_NOEXIST))
 		lru_stats_made(LRU_FRAGS);
 	else if (bpf_map_update_elem(&frags, &key, &value, BPF_ANY))
@@ -90,7 +90,7 @@ static __always_inline bool fragment_complete(struct packet *p)
 	if (!row)
 		return false;
 	known = *(volatile struct datagram_flow *)row;
-	if (known.seal != fragment_seal(&key, &known) || ct_now() - known.seen > FRAGMENT_TICKS)
+	if (known.checksum != fragment_checksum(&key, &known) || ct_now() - known.seen > FRAGMENT_TICKS)
 		return false;
 	p->flow.sport = known.sport;
 	p->flow.dport = known.dport;

@@ -356,7 +356,7 @@ static __always_inline int new_flow_enter_dsr(void *ctx, const struct packet *p,
 	a->to.seen = ct_now();
 	if (!dsr_option_is_mode(a)) {
 		a->to.addr_diff = a->to.seen;
-		a->to.seal = ct_seal(&p->flow, &a->to);
+		a->to.checksum = ct_checksum(&p->flow, &a->to);
 	}
 	a->to.state = dsr_client_state(p, CT_ANSWERED);
 	a->to.seq_hi = packet_shakes_hands(p) ? seq_of(p) : 0;

@@ -44,7 +44,7 @@ static __always_inline bool route_epoch_is_due(const struct ct_entry *row, const
 	return !told || !route_is_complete(row) || route_epoch_is_old(before, &told->changed);
 }
 
-/* Looks the route of a row up. True: it has changed, and so has the seal. */
+/* Looks the route of a row up. True: it has changed, and so has the checksum. */
 static __always_inline bool route_epoch_refresh(void *ctx, const struct packet *p, struct ct_entry *row)
 {
 	__u64 before[2], after[2];
@@ -54,7 +54,7 @@ static __always_inline bool route_epoch_refresh(void *ctx, const struct packet *
 	__builtin_memcpy(after, &row->ifindex, sizeof(after));
 	if (before[0] == after[0] && before[1] == after[1])
 		return false;
-	row->seal = ct_seal(&p->flow, row);
+	row->checksum = ct_checksum(&p->flow, row);
 	return true;
 }
 

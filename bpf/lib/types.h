@@ -247,7 +247,7 @@ enum ct_state {
 
 /*
  * Everything that a packet of an established flow needs. Rows are hash elements, which the kernel
- * recycles while programs still read them. `seal` covers the flow and all fields above `seen`, and
+ * recycles while programs still read them. `checksum` covers the flow and all fields above `seen`, and
  * every reader compares it. The fields below may be written in place: if the element has become
  * another flow's, it only looks younger or older, or closing, or its end is recognized later.
  *
@@ -279,9 +279,9 @@ struct ct_entry {
 	__u8 dmac[6];
 	__u8 smac[6];
 	__u32 seen;
-	__u8 flags; /* covered by the seal, unlike the fields around it */
+	__u8 flags; /* covered by the checksum, unlike the fields around it */
 	__u8 state;
-	__u16 seal;
+	__u16 checksum;
 	__u16 seq_hi; /* how far this direction has come, see seq.h; zero: not known */
 	__u16 syn_hi; /* where a SYN is that came since, or the answer to one, see seq.h; zero: nowhere */
 	__u8 pad[4];
@@ -303,7 +303,7 @@ struct datagram_flow {
 	__be16 dport;
 	__u32 seen; /* in ticks of `cfg` */
 	__u32 proto;
-	__u32 seal; /* over key and value: rows are recycled while they are read */
+	__u32 checksum; /* over key and value: rows are recycled while they are read */
 };
 
 /* The LRU maps, which evict rows when they are full. */
@@ -378,7 +378,7 @@ enum table_stage {
 /* What happened to a row that was to be carried over. */
 enum carry_outcome {
 	CARRY_FAILED, /* the new map is full */
-	CARRY_TORN,   /* it changed too often while being read, or its seal is wrong */
+	CARRY_TORN,   /* it changed too often while being read, or its checksum is wrong */
 	CARRY_DONE,
 	CARRY_THERE, /* the new map already had it */
 	CARRY_GONE,

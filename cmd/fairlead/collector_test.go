@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
-	"fairlead.io/fairlead/pkg/seal"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -67,10 +67,10 @@ func (n *node) enterFlows(many int) {
 		port := maps.PortOf(uint16(4000 + i>>16))
 		key := maps.Flow{Saddr: client, Sport: port, Daddr: node, Dport: port, Proto: uint8(model.TCP)}
 		row := maps.FlowRow{Saddr: client, Sport: port, Daddr: backend, Dport: port, Seen: now, State: maps.FlowOpen}
-		row.Seal = seal.Of(key, row)
+		row.Checksum = checksum.Of(key, row)
 		back := maps.BackOf(key, &row)
 		reply := maps.FlowRow{Saddr: node, Sport: port, Daddr: client, Dport: port, Seen: now, State: maps.FlowOpen, Flags: maps.FlowReply}
-		reply.Seal = seal.Of(back, reply)
+		reply.Checksum = checksum.Of(back, reply)
 		if err := errors.Join(m.Put(&key, &row), m.Put(&back, &reply)); err != nil {
 			n.t.Fatal(err)
 		}

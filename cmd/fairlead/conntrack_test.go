@@ -13,11 +13,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
+	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
-	"fairlead.io/fairlead/pkg/seal"
 )
 
 // enterFlow writes the rows of a flow as the programs do, each in the given state; 0xff means no
@@ -61,7 +61,7 @@ func enterFlow(t *testing.T, bpffs, which string, proto model.Protocol, addrs [4
 		if i == 1 {
 			row.Flags = maps.FlowReply
 		}
-		row.Seal = seal.Of(keys[0], row)
+		row.Checksum = checksum.Of(keys[0], row)
 		if err := to.Put(keys[0], row); err != nil {
 			t.Fatal(err)
 		}

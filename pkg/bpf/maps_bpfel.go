@@ -146,7 +146,7 @@ type MapsCtEntry struct {
 	Seen     uint32
 	Flags    uint8
 	State    uint8
-	Seal     uint16
+	Checksum uint16
 	SeqHi    uint16
 	SynHi    uint16
 	Pad      [4]uint8
@@ -195,12 +195,12 @@ type MapsDatagram struct {
 }
 
 type MapsDatagramFlow struct {
-	_     structs.HostLayout
-	Sport uint16
-	Dport uint16
-	Seen  uint32
-	Proto uint32
-	Seal  uint32
+	_        structs.HostLayout
+	Sport    uint16
+	Dport    uint16
+	Seen     uint32
+	Proto    uint32
+	Checksum uint32
 }
 
 type MapsDoom uint32

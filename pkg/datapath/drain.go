@@ -10,8 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/maps"
-	"fairlead.io/fairlead/pkg/seal"
 )
 
 // Drain handles what an agent that is being uninstalled leaves on a node: the frontends are closed
@@ -184,7 +184,7 @@ func (d *Drain) newLook() (*look, error) {
 
 // judge counts a flow if it is stuck and not over.
 func (l *look) judge(m *ebpf.Map, key maps.Flow, row *maps.FlowRow, s *Stuck) error {
-	if row.Flags&maps.FlowReply != 0 || row.Seal != seal.Of(key, *row) {
+	if row.Flags&maps.FlowReply != 0 || row.Checksum != checksum.Of(key, *row) {
 		return nil
 	}
 	if maps.DirectMode(row.Flags) != 0 {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/maps"
-	"fairlead.io/fairlead/pkg/seal"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -94,7 +94,7 @@ func (l *leaver) enter(t *testing.T, f stuckCase) {
 		m = l.Maps().CtPending
 	}
 	back := maps.BackOf(key, &row)
-	row.Seal, reply.Seal = seal.Of(key, row), seal.Of(back, reply)
+	row.Checksum, reply.Checksum = checksum.Of(key, row), checksum.Of(back, reply)
 	if err := m.Put(&key, &row); err != nil {
 		t.Fatal(err)
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/netfilter"
-	"fairlead.io/fairlead/pkg/seal"
 )
 
 // HandedOver is how many connections the stack continues once the programs are gone, and why not
@@ -179,7 +179,7 @@ func (h *handover) giveSome(m *ebpf.Map, proto uint8, keys []maps.Flow, rows []m
 	var stopped []int
 	for i, key := range keys {
 		row := &rows[i]
-		if key.Proto != proto || row.Flags&maps.FlowReply != 0 || row.Seal != seal.Of(key, *row) || isFormers(key, row) {
+		if key.Proto != proto || row.Flags&maps.FlowReply != 0 || row.Checksum != checksum.Of(key, *row) || isFormers(key, row) {
 			continue
 		}
 		back, ok, err := maps.LookupFlow(m, maps.BackOf(key, row))
@@ -212,7 +212,7 @@ func stop(m *ebpf.Map, key maps.Flow, row maps.FlowRow, is bool) error {
 	if !is {
 		return nil
 	}
-	row.Seal ^= 1
+	row.Checksum ^= 1
 	if err := m.Update(&key, &row, ebpf.UpdateExist); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("stop flow of %s: %w", maps.FlowSource(key), err)
 	}

@@ -175,7 +175,7 @@ func TestTornWithoutPorts(t *testing.T) {
 				t.Fatal(ok, err)
 			}
 			row.Flags ^= flags
-			row.Seal++
+			row.Checksum++
 			if err := w.maps.CtPending.Put(&flow, &row); err != nil {
 				t.Fatal(err)
 			}

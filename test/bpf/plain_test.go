@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/maps"
-	"fairlead.io/fairlead/pkg/seal"
 )
 
 // plainPackets are packets of one flow: those for which the programs have a short path, and those
@@ -120,7 +120,7 @@ func (w *world) meet(t *testing.T, flow bpf.MapsFlow, row bpf.MapsCtEntry, frame
 	t.Helper()
 	w.empty(t)
 	w.allow(t)
-	row.Seal = seal.Of(flow, row)
+	row.Checksum = checksum.Of(flow, row)
 	if err := w.maps.Ct.Put(&flow, &row); err != nil {
 		t.Fatal(err)
 	}

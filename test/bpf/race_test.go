@@ -9,8 +9,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/maps"
-	"fairlead.io/fairlead/pkg/seal"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -142,7 +142,7 @@ func (s sides) races(rival sides, f family) []race {
 func (s sides) fills(f family) []raceStep {
 	list := s.begins()
 	list[0].Row.Seen -= 100
-	list[0].Row.Seal = seal.Of(list[0].Flow, list[0].Row)
+	list[0].Row.Checksum = checksum.Of(list[0].Flow, list[0].Row)
 	own := maps.PortOf(s.back.flow.Dport)
 	for port, i := uint16(61000), 0; port <= 61003; port++ {
 		if port == own {
@@ -151,7 +151,7 @@ func (s sides) fills(f family) []raceStep {
 		i++
 		other := s.of(addrPort(f.client, 4100+i), f, s.there.flow.Proto)
 		other.back.flow.Dport, other.there.row.Sport = maps.PortOf(port), maps.PortOf(port)
-		other.back.row.Seal, other.there.row.Seal = seal.Of(other.back.flow, other.back.row), seal.Of(other.there.flow, other.there.row)
+		other.back.row.Checksum, other.there.row.Checksum = checksum.Of(other.back.flow, other.back.row), checksum.Of(other.there.flow, other.there.row)
 		list = append(list, other.begins()...)
 	}
 	return list
@@ -184,11 +184,11 @@ func (s sides) of(client string, f family, proto byte) sides {
 	flow := flowOf(client, f.node+":30080", proto)
 	for _, r := range []*raceRow{&s.there, &s.openThere} {
 		r.flow = flow
-		r.row.Seal = seal.Of(r.flow, r.row)
+		r.row.Checksum = checksum.Of(r.flow, r.row)
 	}
 	for _, r := range []*raceRow{&s.back, &s.openBack} {
 		r.row.Dport = flow.Sport
-		r.row.Seal = seal.Of(r.flow, r.row)
+		r.row.Checksum = checksum.Of(r.flow, r.row)
 	}
 	return s
 }

@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/observe"
-	"fairlead.io/fairlead/pkg/seal"
 )
 
 // mishap causes what a reason is counted for, and returns the packet that is counted.
@@ -73,7 +73,7 @@ func mishaps() map[string]mishap {
 		"flow-race": func(t *testing.T, w *world, f family) packet {
 			p := opening(f)
 			key, row := flowOf(p.from, p.to, tcp), rowOf(p.from, f.pod+":8080", false)
-			row.Seal = seal.Of(key, row) + 1
+			row.Checksum = checksum.Of(key, row) + 1
 			if err := w.maps.Ct.Put(&key, &row); err != nil {
 				t.Fatal(err)
 			}

@@ -12,8 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/observe"
-	"fairlead.io/fairlead/pkg/seal"
 )
 
 // readTimeout is how long to wait for a frame that must come.
@@ -41,10 +41,10 @@ func rowOf(from, to string, reply bool) bpf.MapsCtEntry {
 	return row
 }
 
-// plant writes a row with its seal, as the programs make it.
+// plant writes a row with its checksum, as the programs make it.
 func (w *world) plant(t *testing.T, m *ebpf.Map, key bpf.MapsFlow, row bpf.MapsCtEntry) {
 	t.Helper()
-	row.Seal = seal.Of(key, row)
+	row.Checksum = checksum.Of(key, row)
 	if err := m.Put(&key, &row); err != nil {
 		t.Fatal(err)
 	}

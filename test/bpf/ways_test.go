@@ -6,7 +6,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"fairlead.io/fairlead/pkg/bpf"
-	"fairlead.io/fairlead/pkg/seal"
+	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -96,8 +96,8 @@ func (w *world) asks(t *testing.T, m *ebpf.Map, p packet, row bpf.MapsCtEntry) b
 	if err := m.Delete(&flow); err != nil {
 		t.Fatal(err)
 	}
-	if after.Seal != seal.Of(flow, after) {
-		t.Errorf("the row has the seal %#x, want %#x", after.Seal, seal.Of(flow, after))
+	if after.Checksum != checksum.Of(flow, after) {
+		t.Errorf("the row has the checksum %#x, want %#x", after.Checksum, checksum.Of(flow, after))
 	}
 	return after.Smac != row.Smac
 }

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/seal"
 )
 
 // change applies an operation that is not a packet to the maps and to the model.
@@ -238,11 +238,11 @@ func (r *run) changeFlow(c *flowChange) error {
 	switch {
 	case c.What == "tear" && !row.Torn:
 		row.Torn = true
-		entry.Seal++
+		entry.Checksum++
 	case c.What == "outlive" && row.Made != 0 && !row.Torn:
 		row.Made -= young + 1
 		entry.AddrDiff = row.Made
-		entry.Seal = seal.Of(key, entry)
+		entry.Checksum = checksum.Of(key, entry)
 	case c.What == "age" && (row.Reply || row.Direct != DirectOff || c.Flow.Proto == protoUDP || row.State >= Open): // others record no time
 		row.Seen = r.node.Now - 1
 		entry.Seen = row.Seen

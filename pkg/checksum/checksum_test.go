@@ -1,4 +1,4 @@
-package seal
+package checksum
 
 import (
 	"math/rand/v2"
@@ -8,14 +8,14 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// sealed is the number of bytes of a row that its seal covers, flagsAt the offset of its flags.
+// sealed is the number of bytes of a row that its checksum covers, flagsAt the offset of its flags.
 const (
 	sealed  = int(unsafe.Offsetof(bpf.MapsCtEntry{}.Seen))
 	flagsAt = int(unsafe.Offsetof(bpf.MapsCtEntry{}.Flags))
 )
 
-// Changing any one byte to any other value changes the seal.
-func TestSealOfEveryByte(t *testing.T) {
+// Changing any one byte to any other value changes the checksum.
+func TestChecksumOfEveryByte(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 20 {
 		var key bpf.MapsFlow
@@ -33,7 +33,7 @@ func TestSealOfEveryByte(t *testing.T) {
 			for change := 1; change < 256; change++ {
 				*b ^= byte(change)
 				if Of(key, row) == was {
-					t.Errorf("changing byte %d of the %s by %#x leaves the seal the same", at, what, change)
+					t.Errorf("changing byte %d of the %s by %#x leaves the checksum the same", at, what, change)
 				}
 				*b ^= byte(change)
 			}
@@ -51,7 +51,7 @@ func TestSealOfEveryByte(t *testing.T) {
 
 // Flows of consecutive clients, ports and backends are mistaken for each other no more often than
 // chance allows.
-func TestSealOfNeighbours(t *testing.T) {
+func TestChecksumOfNeighbours(t *testing.T) {
 	var flows []bpf.MapsFlow
 	var rows []bpf.MapsCtEntry
 	for i := range 1 << 9 {
@@ -61,7 +61,7 @@ func TestSealOfNeighbours(t *testing.T) {
 		key.Saddr.Word[2], key.Daddr.Word[2] = 0xffff0000, 0xffff0000
 		key.Saddr.Word[3], key.Daddr.Word[3] = uint32(low)<<24|10, uint32(mid)<<24|20
 		row.Saddr, row.Daddr = key.Saddr, key.Daddr
-		row.Seal = Of(key, row)
+		row.Checksum = Of(key, row)
 		flows, rows = append(flows, key), append(rows, row)
 	}
 	pairs, mistaken := 0, 0
@@ -69,7 +69,7 @@ func TestSealOfNeighbours(t *testing.T) {
 		for j := range rows {
 			if i != j {
 				pairs++
-				if Of(flows[i], rows[j]) == rows[j].Seal {
+				if Of(flows[i], rows[j]) == rows[j].Checksum {
 					mistaken++
 				}
 			}
