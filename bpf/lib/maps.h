@@ -150,8 +150,8 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct guard);
-} guards SEC(".maps");
+	__type(value, struct range_epoch);
+} range_epochs SEC(".maps");
 
 /* Routes that were recently looked up in the kernel. */
 struct {

@@ -73,13 +73,13 @@ __noinline int ranges_keep(const struct flow *flow, const struct ct_entry *row)
  * never older than a change that programs can see. */
 static __always_inline bool ranges_are_due(const struct ct_entry *row, const __u32 *before)
 {
-	struct guard *guard;
+	struct range_epoch *range_epoch;
 	__u32 zero = 0;
 
 	if (!(row->flags & CT_GUARDED))
 		return false;
-	guard = bpf_map_lookup_elem(&guards, &zero);
-	return !guard || !route_epoch_valid(row) || route_epoch_is_old(before, &guard->changed);
+	range_epoch = bpf_map_lookup_elem(&range_epochs, &zero);
+	return !range_epoch || !route_epoch_valid(row) || route_epoch_is_old(before, &range_epoch->changed);
 }
 
 /* Deletes both rows of a flow, the second only if it has not become another flow's. */

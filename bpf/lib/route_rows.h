@@ -15,7 +15,7 @@ struct route_epoch {
 
 /* What the agent says about changes of who may use load balancer addresses. A map of its own,
  * because it was added later. */
-struct guard {
+struct range_epoch {
 	/* like that of route_epoch; far ahead of the clock while a change is in progress */
 	__u32 changed;
 	__u32 pad;
@@ -37,6 +37,6 @@ struct fib_cache_row {
 	__u32 pad;
 } __attribute__((aligned(8)));
 
-_Static_assert(sizeof(struct route_epoch) == 8 && sizeof(struct guard) == 8,
+_Static_assert(sizeof(struct route_epoch) == 8 && sizeof(struct range_epoch) == 8,
 	       "a value has no hidden padding, and can be mapped");
 _Static_assert(sizeof(struct fib_cache_row) == 64, "a row fits into a cache line");

@@ -128,8 +128,8 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 			return stopped(ctx, err)
 		}
 	}
-	// Programs of an earlier agent missed changes that the guards must tell them of.
-	guards, err := path.Guards()
+	// Programs of an earlier agent missed changes that the rangeEpochs must tell them of.
+	rangeEpochs, err := path.RangeEpochs()
 	if err != nil {
 		return err
 	}
@@ -156,13 +156,13 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 			}
 			return tablesOf(path), nil
 		},
-		Prepare: path.Prepare,
-		Guards:  guards,
-		Report:  report,
-		Checked: agent.checked(checks, report),
-		Left:    told(agent.startSweeper(start, log), agent.startCollector(start, log)),
-		Meter:   agent.metrics,
-		Log:     log,
+		Prepare:     path.Prepare,
+		RangeEpochs: rangeEpochs,
+		Report:      report,
+		Checked:     agent.checked(checks, report),
+		Left:        told(agent.startSweeper(start, log), agent.startCollector(start, log)),
+		Meter:       agent.metrics,
+		Log:         log,
 	})
 	if err != nil {
 		return err
@@ -179,7 +179,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	start("pins", func(ctx context.Context) error { return path.WatchPins(ctx, agent.tellPins(around.events)) })
 	start("nodes", agent.nodes.Run)
 	start("devices", func(ctx context.Context) error { return path.Watch(ctx, store.SelfChanged(), setLocal) })
-	start("reconcile", func(ctx context.Context) error { return errors.Join(reconciler.Run(ctx), guards.Close()) })
+	start("reconcile", func(ctx context.Context) error { return errors.Join(reconciler.Run(ctx), rangeEpochs.Close()) })
 	start("optout", keeper.Run)
 	start("announcement", agent.newAnnouncement(around.node, log).run)
 	start("sweep", func(ctx context.Context) error { return path.WatchRows(ctx, mostClients(log)) })

@@ -37,7 +37,6 @@ const (
 	CarryMapFibCache     = "fib_cache"
 	CarryMapFormer       = "former"
 	CarryMapFrags        = "frags"
-	CarryMapGuards       = "guards"
 	CarryMapLate         = "late"
 	CarryMapLinkAddrs    = "link_addrs"
 	CarryMapLruStats     = "lru_stats"
@@ -52,6 +51,7 @@ const (
 	CarryMapPodRates     = "pod_rates"
 	CarryMapPods         = "pods"
 	CarryMapPodsDial     = "pods_dial"
+	CarryMapRangeEpochs  = "range_epochs"
 	CarryMapRouteEpoch   = "route_epoch"
 	CarryMapServed       = "served"
 	CarryMapServices     = "services"
@@ -140,7 +140,6 @@ type CarryMapSpecs struct {
 	FibCache     *ebpf.MapSpec `ebpf:"fib_cache"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
-	Guards       *ebpf.MapSpec `ebpf:"guards"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	LruStats     *ebpf.MapSpec `ebpf:"lru_stats"`
@@ -155,6 +154,7 @@ type CarryMapSpecs struct {
 	PodRates     *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods         *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial     *ebpf.MapSpec `ebpf:"pods_dial"`
+	RangeEpochs  *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch   *ebpf.MapSpec `ebpf:"route_epoch"`
 	Served       *ebpf.MapSpec `ebpf:"served"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
@@ -219,7 +219,6 @@ type CarryMaps struct {
 	FibCache     *ebpf.Map `ebpf:"fib_cache"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
-	Guards       *ebpf.Map `ebpf:"guards"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	LruStats     *ebpf.Map `ebpf:"lru_stats"`
@@ -234,6 +233,7 @@ type CarryMaps struct {
 	PodRates     *ebpf.Map `ebpf:"pod_rates"`
 	Pods         *ebpf.Map `ebpf:"pods"`
 	PodsDial     *ebpf.Map `ebpf:"pods_dial"`
+	RangeEpochs  *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch   *ebpf.Map `ebpf:"route_epoch"`
 	Served       *ebpf.Map `ebpf:"served"`
 	Services     *ebpf.Map `ebpf:"services"`
@@ -273,7 +273,6 @@ func (m *CarryMaps) Close() error {
 		m.FibCache,
 		m.Former,
 		m.Frags,
-		m.Guards,
 		m.Late,
 		m.LinkAddrs,
 		m.LruStats,
@@ -288,6 +287,7 @@ func (m *CarryMaps) Close() error {
 		m.PodRates,
 		m.Pods,
 		m.PodsDial,
+		m.RangeEpochs,
 		m.RouteEpoch,
 		m.Served,
 		m.Services,

@@ -36,7 +36,6 @@ const (
 	CollectMapFibCache            = "fib_cache"
 	CollectMapFormer              = "former"
 	CollectMapFrags               = "frags"
-	CollectMapGuards              = "guards"
 	CollectMapLate                = "late"
 	CollectMapLinkAddrs           = "link_addrs"
 	CollectMapLruStats            = "lru_stats"
@@ -51,6 +50,7 @@ const (
 	CollectMapPodRates            = "pod_rates"
 	CollectMapPods                = "pods"
 	CollectMapPodsDial            = "pods_dial"
+	CollectMapRangeEpochs         = "range_epochs"
 	CollectMapRouteEpoch          = "route_epoch"
 	CollectMapRun                 = "run"
 	CollectMapServed              = "served"
@@ -141,7 +141,6 @@ type CollectMapSpecs struct {
 	FibCache     *ebpf.MapSpec `ebpf:"fib_cache"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
-	Guards       *ebpf.MapSpec `ebpf:"guards"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	LruStats     *ebpf.MapSpec `ebpf:"lru_stats"`
@@ -156,6 +155,7 @@ type CollectMapSpecs struct {
 	PodRates     *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods         *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial     *ebpf.MapSpec `ebpf:"pods_dial"`
+	RangeEpochs  *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch   *ebpf.MapSpec `ebpf:"route_epoch"`
 	Run          *ebpf.MapSpec `ebpf:"run"`
 	Served       *ebpf.MapSpec `ebpf:"served"`
@@ -220,7 +220,6 @@ type CollectMaps struct {
 	FibCache     *ebpf.Map `ebpf:"fib_cache"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
-	Guards       *ebpf.Map `ebpf:"guards"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	LruStats     *ebpf.Map `ebpf:"lru_stats"`
@@ -235,6 +234,7 @@ type CollectMaps struct {
 	PodRates     *ebpf.Map `ebpf:"pod_rates"`
 	Pods         *ebpf.Map `ebpf:"pods"`
 	PodsDial     *ebpf.Map `ebpf:"pods_dial"`
+	RangeEpochs  *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch   *ebpf.Map `ebpf:"route_epoch"`
 	Run          *ebpf.Map `ebpf:"run"`
 	Served       *ebpf.Map `ebpf:"served"`
@@ -274,7 +274,6 @@ func (m *CollectMaps) Close() error {
 		m.FibCache,
 		m.Former,
 		m.Frags,
-		m.Guards,
 		m.Late,
 		m.LinkAddrs,
 		m.LruStats,
@@ -289,6 +288,7 @@ func (m *CollectMaps) Close() error {
 		m.PodRates,
 		m.Pods,
 		m.PodsDial,
+		m.RangeEpochs,
 		m.RouteEpoch,
 		m.Run,
 		m.Served,

@@ -310,12 +310,6 @@ type MapsFlow struct {
 	Pad   [3]uint8
 }
 
-type MapsGuard struct {
-	_       structs.HostLayout
-	Changed uint32
-	Pad     uint32
-}
-
 type MapsHook uint32
 
 const (
@@ -517,6 +511,12 @@ const (
 	MapsRangeBitsRANGE_SERVICE_BITS MapsRangeBits = 32
 	MapsRangeBitsRANGE_BITS         MapsRangeBits = 160
 )
+
+type MapsRangeEpoch struct {
+	_       structs.HostLayout
+	Changed uint32
+	Pad     uint32
+}
 
 type MapsRangeKey struct {
 	_         structs.HostLayout
@@ -743,7 +743,6 @@ const (
 	MapsMapFibCache            = "fib_cache"
 	MapsMapFormer              = "former"
 	MapsMapFrags               = "frags"
-	MapsMapGuards              = "guards"
 	MapsMapLate                = "late"
 	MapsMapLinkAddrs           = "link_addrs"
 	MapsMapLruStats            = "lru_stats"
@@ -758,6 +757,7 @@ const (
 	MapsMapPodRates            = "pod_rates"
 	MapsMapPods                = "pods"
 	MapsMapPodsDial            = "pods_dial"
+	MapsMapRangeEpochs         = "range_epochs"
 	MapsMapRouteEpoch          = "route_epoch"
 	MapsMapServed              = "served"
 	MapsMapServices            = "services"
@@ -876,7 +876,6 @@ type MapsMapSpecs struct {
 	FibCache     *ebpf.MapSpec `ebpf:"fib_cache"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
-	Guards       *ebpf.MapSpec `ebpf:"guards"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	LruStats     *ebpf.MapSpec `ebpf:"lru_stats"`
@@ -891,6 +890,7 @@ type MapsMapSpecs struct {
 	PodRates     *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods         *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial     *ebpf.MapSpec `ebpf:"pods_dial"`
+	RangeEpochs  *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch   *ebpf.MapSpec `ebpf:"route_epoch"`
 	Served       *ebpf.MapSpec `ebpf:"served"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
@@ -987,7 +987,6 @@ type MapsMaps struct {
 	FibCache     *ebpf.Map `ebpf:"fib_cache"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
-	Guards       *ebpf.Map `ebpf:"guards"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	LruStats     *ebpf.Map `ebpf:"lru_stats"`
@@ -1002,6 +1001,7 @@ type MapsMaps struct {
 	PodRates     *ebpf.Map `ebpf:"pod_rates"`
 	Pods         *ebpf.Map `ebpf:"pods"`
 	PodsDial     *ebpf.Map `ebpf:"pods_dial"`
+	RangeEpochs  *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch   *ebpf.Map `ebpf:"route_epoch"`
 	Served       *ebpf.Map `ebpf:"served"`
 	Services     *ebpf.Map `ebpf:"services"`
@@ -1037,7 +1037,6 @@ func (m *MapsMaps) Close() error {
 		m.FibCache,
 		m.Former,
 		m.Frags,
-		m.Guards,
 		m.Late,
 		m.LinkAddrs,
 		m.LruStats,
@@ -1052,6 +1051,7 @@ func (m *MapsMaps) Close() error {
 		m.PodRates,
 		m.Pods,
 		m.PodsDial,
+		m.RangeEpochs,
 		m.RouteEpoch,
 		m.Served,
 		m.Services,

@@ -35,7 +35,6 @@ const (
 	PodMapFibCache       = "fib_cache"
 	PodMapFormer         = "former"
 	PodMapFrags          = "frags"
-	PodMapGuards         = "guards"
 	PodMapLate           = "late"
 	PodMapLinkAddrs      = "link_addrs"
 	PodMapLruStats       = "lru_stats"
@@ -50,6 +49,7 @@ const (
 	PodMapPodRates       = "pod_rates"
 	PodMapPods           = "pods"
 	PodMapPodsDial       = "pods_dial"
+	PodMapRangeEpochs    = "range_epochs"
 	PodMapRouteEpoch     = "route_epoch"
 	PodMapServed         = "served"
 	PodMapServices       = "services"
@@ -148,7 +148,6 @@ type PodMapSpecs struct {
 	FibCache     *ebpf.MapSpec `ebpf:"fib_cache"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
-	Guards       *ebpf.MapSpec `ebpf:"guards"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	LruStats     *ebpf.MapSpec `ebpf:"lru_stats"`
@@ -163,6 +162,7 @@ type PodMapSpecs struct {
 	PodRates     *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods         *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial     *ebpf.MapSpec `ebpf:"pods_dial"`
+	RangeEpochs  *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch   *ebpf.MapSpec `ebpf:"route_epoch"`
 	Served       *ebpf.MapSpec `ebpf:"served"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
@@ -225,7 +225,6 @@ type PodMaps struct {
 	FibCache     *ebpf.Map `ebpf:"fib_cache"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
-	Guards       *ebpf.Map `ebpf:"guards"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	LruStats     *ebpf.Map `ebpf:"lru_stats"`
@@ -240,6 +239,7 @@ type PodMaps struct {
 	PodRates     *ebpf.Map `ebpf:"pod_rates"`
 	Pods         *ebpf.Map `ebpf:"pods"`
 	PodsDial     *ebpf.Map `ebpf:"pods_dial"`
+	RangeEpochs  *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch   *ebpf.Map `ebpf:"route_epoch"`
 	Served       *ebpf.Map `ebpf:"served"`
 	Services     *ebpf.Map `ebpf:"services"`
@@ -277,7 +277,6 @@ func (m *PodMaps) Close() error {
 		m.FibCache,
 		m.Former,
 		m.Frags,
-		m.Guards,
 		m.Late,
 		m.LinkAddrs,
 		m.LruStats,
@@ -292,6 +291,7 @@ func (m *PodMaps) Close() error {
 		m.PodRates,
 		m.Pods,
 		m.PodsDial,
+		m.RangeEpochs,
 		m.RouteEpoch,
 		m.Served,
 		m.Services,

@@ -35,7 +35,6 @@ const (
 	XdpMapFibCache       = "fib_cache"
 	XdpMapFormer         = "former"
 	XdpMapFrags          = "frags"
-	XdpMapGuards         = "guards"
 	XdpMapLate           = "late"
 	XdpMapLinkAddrs      = "link_addrs"
 	XdpMapLruStats       = "lru_stats"
@@ -50,6 +49,7 @@ const (
 	XdpMapPodRates       = "pod_rates"
 	XdpMapPods           = "pods"
 	XdpMapPodsDial       = "pods_dial"
+	XdpMapRangeEpochs    = "range_epochs"
 	XdpMapRouteEpoch     = "route_epoch"
 	XdpMapServed         = "served"
 	XdpMapServices       = "services"
@@ -136,7 +136,6 @@ type XdpMapSpecs struct {
 	FibCache     *ebpf.MapSpec `ebpf:"fib_cache"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
-	Guards       *ebpf.MapSpec `ebpf:"guards"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	LruStats     *ebpf.MapSpec `ebpf:"lru_stats"`
@@ -151,6 +150,7 @@ type XdpMapSpecs struct {
 	PodRates     *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods         *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial     *ebpf.MapSpec `ebpf:"pods_dial"`
+	RangeEpochs  *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch   *ebpf.MapSpec `ebpf:"route_epoch"`
 	Served       *ebpf.MapSpec `ebpf:"served"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
@@ -213,7 +213,6 @@ type XdpMaps struct {
 	FibCache     *ebpf.Map `ebpf:"fib_cache"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
-	Guards       *ebpf.Map `ebpf:"guards"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	LruStats     *ebpf.Map `ebpf:"lru_stats"`
@@ -228,6 +227,7 @@ type XdpMaps struct {
 	PodRates     *ebpf.Map `ebpf:"pod_rates"`
 	Pods         *ebpf.Map `ebpf:"pods"`
 	PodsDial     *ebpf.Map `ebpf:"pods_dial"`
+	RangeEpochs  *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch   *ebpf.Map `ebpf:"route_epoch"`
 	Served       *ebpf.Map `ebpf:"served"`
 	Services     *ebpf.Map `ebpf:"services"`
@@ -265,7 +265,6 @@ func (m *XdpMaps) Close() error {
 		m.FibCache,
 		m.Former,
 		m.Frags,
-		m.Guards,
 		m.Late,
 		m.LinkAddrs,
 		m.LruStats,
@@ -280,6 +279,7 @@ func (m *XdpMaps) Close() error {
 		m.PodRates,
 		m.Pods,
 		m.PodsDial,
+		m.RangeEpochs,
 		m.RouteEpoch,
 		m.Served,
 		m.Services,

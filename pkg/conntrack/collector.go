@@ -71,7 +71,7 @@ type Collector struct {
 	wanted   int       // rows of a growth that failed, to try again
 	opened   uint64    // flows established when the last pass began
 
-	mu    sync.Mutex // guards stats, so that Stats never waits for a pass
+	mu    sync.Mutex // rangeEpochs stats, so that Stats never waits for a pass
 	stats Stats
 }
 

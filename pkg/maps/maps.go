@@ -38,22 +38,22 @@ type Maps struct {
 	LruStats     *ebpf.Map
 	Counters     *ebpf.Map
 
-	Frags, Allowances            *ebpf.Map
-	Late, EarlyFrames            *ebpf.Map
-	EarlyMarks                   *ebpf.Map
-	EarlyTally                   *ebpf.Map
-	Optout, OptoutKinds          *ebpf.Map
-	RouteEpoch, DsrHints, Guards *ebpf.Map
-	Served, LinkAddrs            *ebpf.Map
-	Pods, PodLinks               *ebpf.Map
-	PodsDial, MasqSkip           *ebpf.Map
-	PodRates, PodPaces           *ebpf.Map
-	ShareRates                   *ebpf.Map
-	SharePaces                   *ebpf.Map
-	ClusterNodes                 *ebpf.Map
-	NodeSources                  *ebpf.Map
-	Tunnel                       *ebpf.Map
-	Former                       *ebpf.Map
+	Frags, Allowances                 *ebpf.Map
+	Late, EarlyFrames                 *ebpf.Map
+	EarlyMarks                        *ebpf.Map
+	EarlyTally                        *ebpf.Map
+	Optout, OptoutKinds               *ebpf.Map
+	RouteEpoch, DsrHints, RangeEpochs *ebpf.Map
+	Served, LinkAddrs                 *ebpf.Map
+	Pods, PodLinks                    *ebpf.Map
+	PodsDial, MasqSkip                *ebpf.Map
+	PodRates, PodPaces                *ebpf.Map
+	ShareRates                        *ebpf.Map
+	SharePaces                        *ebpf.Map
+	ClusterNodes                      *ebpf.Map
+	NodeSources                       *ebpf.Map
+	Tunnel                            *ebpf.Map
+	Former                            *ebpf.Map
 
 	Watch, Watched, Events *ebpf.Map
 
@@ -122,8 +122,8 @@ func (m *Maps) fields() []field {
 		{Info{Name: "lru_stats", Row: "map that pushes rows out -> rows made, rows deleted, ever", WrittenBy: "sock, tc, xdp, pod, conntrack", ReadBy: "observe"},
 			&m.LruStats, nil},
 		{Info{Name: "route_epoch", Row: "0 -> when ways changed, until when that is followed", WrittenBy: "routes", ReadBy: "tc, xdp, pod"}, &m.RouteEpoch, nil},
-		{Info{Name: "guards", Row: "0 -> when it changed who may use load balancers' addresses", WrittenBy: "reconciler", ReadBy: "tc, xdp, pod"},
-			&m.Guards, nil},
+		{Info{Name: "range_epochs", Row: "0 -> when it changed who may use load balancers' addresses", WrittenBy: "reconciler", ReadBy: "tc, xdp, pod"},
+			&m.RangeEpochs, nil},
 		{Info{Name: "fib_cache", Row: "hash of addresses -> the way between them, when the kernel was asked", WrittenBy: "tc, xdp, pod",
 			ReadBy: "tc, xdp, pod"}, &m.FibCache, nil},
 		{Info{Name: "frags", Row: "datagram -> its ports, last seen", WrittenBy: "tc, xdp, pod", ReadBy: "tc, xdp, pod"}, &m.Frags, nil},

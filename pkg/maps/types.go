@@ -24,7 +24,7 @@ type (
 	SockOrigin = bpf.MapsSockOrigin
 	ConnOrigin = bpf.MapsConnOrigin
 	Ways       = bpf.MapsRouteEpoch
-	Guard      = bpf.MapsGuard
+	RangeEpoch = bpf.MapsRangeEpoch
 )
 
 // The kinds of frontend.

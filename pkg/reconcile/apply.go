@@ -220,7 +220,7 @@ func (r *Reconciler) setTables(s *service, w *lb.Service) error {
 	r.unmarkBackends(s)
 	row := &r.tables.Services[s.index]
 	if (row.Flags^w.Flags)&maps.SourceRanges != 0 {
-		r.beginGuards()
+		r.beginRangeEpochs()
 	}
 	// Who switches affinity off wants its clients spread anew, also when it is on again.
 	if row.AffinitySeconds != 0 && w.AffinitySeconds == 0 {

@@ -14,9 +14,9 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// watchedGuards checks, if it is strict, that the clients allowed at load balancer addresses change
+// watchedRangeEpochs checks, if it is strict, that the clients allowed at load balancer addresses change
 // only between Begin and End.
-type watchedGuards struct {
+type watchedRangeEpochs struct {
 	t      *testing.T
 	fail   func(op string) error
 	tables func() *Tables
@@ -29,25 +29,25 @@ type watchedGuards struct {
 // beStrict makes the fakes check all writes of r.
 func (r *Reconciler) beStrict() {
 	r.tables.Frontends.(*faults).strict = true
-	r.cfg.Guards.(*watchedGuards).strict = true
+	r.cfg.RangeEpochs.(*watchedRangeEpochs).strict = true
 }
 
-func (g *watchedGuards) Begin() {
+func (g *watchedRangeEpochs) Begin() {
 	g.hold("the writes before a change")
 	g.open = true
 	g.told = append(g.told, "begin")
 }
 
-func (g *watchedGuards) End() error {
+func (g *watchedRangeEpochs) End() error {
 	g.told = append(g.told, "end")
-	if err := g.fail("guards"); err != nil {
+	if err := g.fail("range_epochs"); err != nil {
 		return err
 	}
 	g.open, g.before = false, letIn(g.tables())
 	return nil
 }
 
-func (g *watchedGuards) hold(after string) {
+func (g *watchedRangeEpochs) hold(after string) {
 	g.t.Helper()
 	if g.strict && !g.open {
 		if diff := cmp.Diff(g.before, letIn(g.tables())); diff != "" {
@@ -73,19 +73,19 @@ func letIn(tables *Tables) map[string]string {
 	return who
 }
 
-// TestGuardsAreTold checks what counts as a change of the allowed clients, and that nothing else
+// TestRangeEpochsAreTold checks what counts as a change of the allowed clients, and that nothing else
 // does.
-func TestGuardsAreTold(t *testing.T) {
+func TestRangeEpochsAreTold(t *testing.T) {
 	store := model.NewStore("node0")
 	failing := false
 	r := start(t, store, NewMemory(small), func(op string) error {
-		if failing && op == "guards" {
+		if failing && op == "range_epochs" {
 			return errInjected
 		}
 		return nil
 	})
 	r.beStrict()
-	guards := r.cfg.Guards.(*watchedGuards)
+	rangeEpochs := r.cfg.RangeEpochs.(*watchedRangeEpochs)
 	deliver(store, []*model.Service{web("10.96.0.1")}, []*model.Slice{webSlice("10.1.0.1")})
 	moved := guardedWeb("192.0.2.0/24")
 	moved.LoadBalancerIPs = []netip.Addr{netip.MustParseAddr("198.51.100.2")}
@@ -111,31 +111,31 @@ func TestGuardsAreTold(t *testing.T) {
 		{"no address", func() { store.SetService(web("10.96.0.1")) }, true},
 		{"no Service", func() { store.DeleteService(web("10.96.0.1").Name) }, false},
 	} {
-		guards.told = nil
+		rangeEpochs.told = nil
 		step.set()
 		if err := r.Settle(); err != nil {
 			t.Fatalf("%s: %v", step.name, err)
 		}
-		guards.hold(step.name)
+		rangeEpochs.hold(step.name)
 		if step.name == "the start" { // New called Begin already
-			guards.told = append([]string{"begin"}, guards.told...)
+			rangeEpochs.told = append([]string{"begin"}, rangeEpochs.told...)
 		}
-		for i, word := range guards.told {
+		for i, word := range rangeEpochs.told {
 			if word != []string{"begin", "end"}[i%2] {
-				t.Errorf("%s: the calls are %q", step.name, guards.told)
+				t.Errorf("%s: the calls are %q", step.name, rangeEpochs.told)
 			}
 		}
-		if told := len(guards.told) > 0; told != step.told || guards.open {
-			t.Errorf("%s: the calls are %q, want any: %v", step.name, guards.told, step.told)
+		if told := len(rangeEpochs.told) > 0; told != step.told || rangeEpochs.open {
+			t.Errorf("%s: the calls are %q, want any: %v", step.name, rangeEpochs.told, step.told)
 		}
 	}
 	store.SetService(guardedWeb("192.0.2.0/24"))
 	failing = true
-	if err := r.Pass(); !errors.Is(err, errInjected) || !guards.open || r.Stats().LastError == "" {
+	if err := r.Pass(); !errors.Is(err, errInjected) || !rangeEpochs.open || r.Stats().LastError == "" {
 		t.Errorf("when End fails: %v; the status says %q", err, r.Stats().LastError)
 	}
 	failing = false
-	if err := r.Settle(); err != nil || guards.open || r.Stats().LastError != "" {
-		t.Errorf("after the retry: %v; the status says %q; still in progress: %v", err, r.Stats().LastError, guards.open)
+	if err := r.Settle(); err != nil || rangeEpochs.open || r.Stats().LastError != "" {
+		t.Errorf("after the retry: %v; the status says %q; still in progress: %v", err, r.Stats().LastError, rangeEpochs.open)
 	}
 }

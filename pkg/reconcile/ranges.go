@@ -11,9 +11,9 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// Guards is told about changes of the clients allowed at load balancer addresses. While there is no
+// RangeEpochs is told about changes of the clients allowed at load balancer addresses. While there is no
 // change, the programs need not check existing flows again.
-type Guards interface {
+type RangeEpochs interface {
 	// Begin is called before the first write of a change. From then on every packet is checked,
 	// whatever happens to the rest of the change.
 	Begin()
@@ -21,31 +21,31 @@ type Guards interface {
 	End() error
 }
 
-// beginGuards must be called before writing anything that decides which clients are allowed:
+// beginRangeEpochs must be called before writing anything that decides which clients are allowed:
 // ranges, the SourceRanges flag of a service, and frontend rows of load balancer addresses.
-func (r *Reconciler) beginGuards() {
-	if r.cfg.Guards != nil && !r.unguarded {
+func (r *Reconciler) beginRangeEpochs() {
+	if r.cfg.RangeEpochs != nil && !r.unguarded {
 		r.unguarded = true
-		r.cfg.Guards.Begin()
+		r.cfg.RangeEpochs.Begin()
 	}
 }
 
-// beginGuardsOf calls beginGuards if one of the frontend rows that come, go or change is of a load
+// beginRangeEpochsOf calls beginRangeEpochs if one of the frontend rows that come, go or change is of a load
 // balancer address.
-func (r *Reconciler) beginGuardsOf(rows ...maps.Svc) {
+func (r *Reconciler) beginRangeEpochsOf(rows ...maps.Svc) {
 	for _, row := range rows {
 		if row.Kind == maps.LoadBalancer {
-			r.beginGuards()
+			r.beginRangeEpochs()
 		}
 	}
 }
 
-// endGuards reports the end of a change if one began. A change that failed half way counts too.
-func (r *Reconciler) endGuards() error {
+// endRangeEpochs reports the end of a change if one began. A change that failed half way counts too.
+func (r *Reconciler) endRangeEpochs() error {
 	if !r.unguarded {
 		return nil
 	}
-	if err := r.cfg.Guards.End(); err != nil {
+	if err := r.cfg.RangeEpochs.End(); err != nil {
 		return err
 	}
 	r.unguarded = false
@@ -87,7 +87,7 @@ func (r *Reconciler) addRanges(s *service, w *lb.Service) error {
 	if len(fresh) == 0 {
 		return nil
 	}
-	r.beginGuards()
+	r.beginRangeEpochs()
 	if err := r.insertRanges(s.index, &s.ranges, fresh); err != nil {
 		r.tables.Services[s.index].Flags |= maps.SourceRanges
 		return fmt.Errorf("write the source ranges of %s: %w", w.ID, err)
@@ -120,7 +120,7 @@ func (r *Reconciler) insertRanges(index uint32, s *ranges, fresh []netip.Prefix)
 func (r *Reconciler) dropRanges(s *service, want []netip.Prefix) error {
 	gone := without(s.ranges.list, want)
 	if len(gone) > 0 {
-		r.beginGuards()
+		r.beginRangeEpochs()
 	}
 	if err := r.deleteRanges(s.index, &s.ranges, gone); err != nil {
 		return fmt.Errorf("delete source ranges of service %d: %w", s.index, err)

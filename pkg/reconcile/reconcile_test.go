@@ -62,7 +62,7 @@ func TestRandomHistories(t *testing.T) {
 			}
 			if w.chance(40) {
 				_ = r.Pass() // injected failures are expected here
-				r.cfg.Guards.(*watchedGuards).hold("a pass")
+				r.cfg.RangeEpochs.(*watchedRangeEpochs).hold("a pass")
 			}
 			if r.grace.running && w.chance(50) {
 				_ = r.release(<-r.grace.done)
@@ -92,7 +92,7 @@ func TestRandomHistories(t *testing.T) {
 		if diff := cmp.Diff(fresh(t, w), meaning(t, r.tables)); diff != "" {
 			t.Fatalf("seed %d: the maps depend on their history (-fresh +this):\n%s", seed, diff)
 		}
-		if r.cfg.Guards.(*watchedGuards).hold("the end"); r.unguarded {
+		if r.cfg.RangeEpochs.(*watchedRangeEpochs).hold("the end"); r.unguarded {
 			t.Fatalf("seed %d: a change of the allowed clients never ended", seed)
 		}
 		if left := len(r.frontends.touched) + len(r.retired) + len(r.failed); left != 0 {
@@ -151,7 +151,7 @@ func TestRestartWithNothingChangedWritesNothing(t *testing.T) {
 	again := model.NewStore("node0")
 	tables := *r.tables
 	forbidden := func(op string) error {
-		if op == "guards" { // the new agent does not know what Guards was told before
+		if op == "range_epochs" { // the new agent does not know what RangeEpochs was told before
 			return nil
 		}
 		return fmt.Errorf("%s during a restart with nothing changed", op)
@@ -209,7 +209,7 @@ func TestNothingIsDeletedBeforeTheSync(t *testing.T) {
 
 // TestEveryFailureConverges fails each kind of operation at each of its first occurrences.
 func TestEveryFailureConverges(t *testing.T) {
-	for _, op := range []string{"insert", "update", "delete", "barrier", "grow", "insert ranges", "delete ranges", "guards"} {
+	for _, op := range []string{"insert", "update", "delete", "barrier", "grow", "insert ranges", "delete ranges", "range_epochs"} {
 		for nth := range 4 {
 			w := newWorld(11)
 			store := model.NewStore("node0")

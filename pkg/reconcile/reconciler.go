@@ -30,9 +30,9 @@ type Config struct {
 	// Prepare attaches the programs needed by frontends that are about to be written. It may be
 	// nil.
 	Prepare func([]maps.SvcKey, []maps.Svc) error
-	// Guards is told when the clients allowed at load balancer addresses change. It is nil if the
+	// RangeEpochs is told when the clients allowed at load balancer addresses change. It is nil if the
 	// programs check every packet.
-	Guards Guards
+	RangeEpochs RangeEpochs
 	// Report is called with each new problem of an object. It must not block.
 	Report func(key model.Key, uid string, problem model.Problem)
 	// Checked is called when the health checks of a Service change. It must not block and must not
@@ -70,7 +70,7 @@ type Reconciler struct {
 	orphans []maps.SvcKey       // rows found in the maps
 	byIndex []*service          // every service that has a row, by its index
 	retired []*service
-	// unguarded says that Guards was told of the beginning of a change but not yet of its end.
+	// unguarded says that RangeEpochs was told of the beginning of a change but not yet of its end.
 	unguarded bool
 	failed    map[model.Key]struct{}  // to be retried
 	idle      map[model.Key]time.Time // Services without endpoints, and since when, until reported
@@ -85,7 +85,7 @@ type Reconciler struct {
 
 	triggers []model.Trigger // of changes that are not in the maps yet
 
-	mu       sync.Mutex // guards the fields below
+	mu       sync.Mutex // rangeEpochs the fields below
 	stats    Stats
 	shown    Stats
 	problems map[model.Key]noted
@@ -160,7 +160,7 @@ func New(cfg Config) (*Reconciler, error) {
 		arrivals:  make(chan *arrival),
 		left:      map[model.Protocol]bool{},
 	}
-	r.beginGuards() // an earlier agent may have died in the middle of a change
+	r.beginRangeEpochs() // an earlier agent may have died in the middle of a change
 	r.cfg.Facts.IsNode = cfg.Store.IsNode
 	r.cfg.Facts.Claims, r.cfg.Facts.Local, r.cfg.Facts.MayUncheck = cfg.Store, cfg.Store.Local, cfg.Store.MayUncheck
 	r.cfg.Facts.Node = cfg.Store.Self()
@@ -255,7 +255,7 @@ func (r *Reconciler) Pass() error {
 	if err := r.teardown(); err != nil {
 		fail(err)
 	}
-	if err := r.endGuards(); err != nil {
+	if err := r.endRangeEpochs(); err != nil {
 		fail(err)
 	}
 	r.startGrace()

@@ -104,7 +104,7 @@ func (r *Reconciler) writeRows() error {
 		if err := r.prepare([]maps.SvcKey{key}, []maps.Svc{row}); err != nil {
 			return err
 		}
-		r.beginGuardsOf(state.row, row)
+		r.beginRangeEpochsOf(state.row, row)
 		if err := r.tables.Frontends.Update(key, row); err != nil {
 			f.unsure = append(f.unsure, key)
 			return fmt.Errorf("update frontend %v: %w", maps.AddrPort(key), err)
@@ -118,7 +118,7 @@ func (r *Reconciler) writeRows() error {
 		return nil
 	}
 	for _, key := range gone {
-		r.beginGuardsOf(r.frontends.keys[key].row)
+		r.beginRangeEpochsOf(r.frontends.keys[key].row)
 	}
 	if err := r.tables.Frontends.Delete(gone); err != nil {
 		f.unsure = append(f.unsure, gone...)
@@ -151,7 +151,7 @@ func (r *Reconciler) insertRows(keys []maps.SvcKey) error {
 	if err := r.prepare(keys, rows); err != nil {
 		return err
 	}
-	r.beginGuardsOf(rows...)
+	r.beginRangeEpochsOf(rows...)
 	if err := r.tables.Frontends.Insert(keys, rows); err != nil {
 		r.frontends.unsure = append(r.frontends.unsure, keys...)
 		return fmt.Errorf("insert %d frontends: %w", len(keys), err)

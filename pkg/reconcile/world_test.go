@@ -208,11 +208,11 @@ var errInjected = errors.New("injected")
 // written unprepared.
 type faults struct {
 	Frontends
-	t        *testing.T
-	fail     func(op string) error
-	prepared map[preparation]bool
-	guards   *watchedGuards
-	strict   bool
+	t           *testing.T
+	fail        func(op string) error
+	prepared    map[preparation]bool
+	rangeEpochs *watchedRangeEpochs
+	strict      bool
 }
 
 // preparation identifies what Prepare was called for.
@@ -238,7 +238,7 @@ func (f *faults) check(key maps.SvcKey, row maps.Svc) {
 }
 
 func (f *faults) Insert(keys []maps.SvcKey, rows []maps.Svc) error {
-	defer f.guards.hold("insert")
+	defer f.rangeEpochs.hold("insert")
 	for i, key := range keys {
 		f.check(key, rows[i])
 	}
@@ -254,12 +254,12 @@ func (f *faults) Insert(keys []maps.SvcKey, rows []maps.Svc) error {
 // rangeFaults does the same for the ranges.
 type rangeFaults struct {
 	Ranges
-	fail   func(op string) error
-	guards *watchedGuards
+	fail        func(op string) error
+	rangeEpochs *watchedRangeEpochs
 }
 
 func (f *rangeFaults) Insert(rows []maps.Range) error {
-	defer f.guards.hold("insert ranges")
+	defer f.rangeEpochs.hold("insert ranges")
 	if err := f.fail("insert ranges"); err != nil {
 		_ = f.Ranges.Insert(rows[:len(rows)/2])
 		return err
@@ -268,7 +268,7 @@ func (f *rangeFaults) Insert(rows []maps.Range) error {
 }
 
 func (f *rangeFaults) Delete(rows []maps.Range) error {
-	defer f.guards.hold("delete ranges")
+	defer f.rangeEpochs.hold("delete ranges")
 	if err := f.fail("delete ranges"); err != nil && len(rows) > 0 {
 		_ = f.Ranges.Delete(rows[:len(rows)/2])
 		return err
@@ -284,7 +284,7 @@ func (f *faults) Lookup(key maps.SvcKey) (maps.Svc, bool, error) {
 }
 
 func (f *faults) Update(key maps.SvcKey, row maps.Svc) error {
-	defer f.guards.hold("update")
+	defer f.rangeEpochs.hold("update")
 	f.check(key, row)
 	if err := f.fail("update"); err != nil {
 		return err
@@ -293,7 +293,7 @@ func (f *faults) Update(key maps.SvcKey, row maps.Svc) error {
 }
 
 func (f *faults) Delete(keys []maps.SvcKey) error {
-	defer f.guards.hold("delete")
+	defer f.rangeEpochs.hold("delete")
 	if err := f.fail("delete"); err != nil {
 		_ = f.Frontends.Delete(keys[:len(keys)/2])
 		return err
@@ -312,12 +312,12 @@ func start(t *testing.T, store *model.Store, tables *Tables, fail func(string) e
 	prepared := map[preparation]bool{}
 	last := &faults{}
 	current := tables
-	guards := &watchedGuards{t: t, fail: fail, tables: func() *Tables { return current }}
+	rangeEpochs := &watchedRangeEpochs{t: t, fail: fail, tables: func() *Tables { return current }}
 	wrap := func(tables *Tables) *Tables {
 		c := *tables
-		last = &faults{tables.Frontends, t, fail, prepared, guards, last.strict}
+		last = &faults{tables.Frontends, t, fail, prepared, rangeEpochs, last.strict}
 		c.Frontends = last
-		c.Ranges = &rangeFaults{tables.Ranges, fail, guards}
+		c.Ranges = &rangeFaults{tables.Ranges, fail, rangeEpochs}
 		return &c
 	}
 	r, err := New(Config{
@@ -332,9 +332,9 @@ func start(t *testing.T, store *model.Store, tables *Tables, fail func(string) e
 			current = GrowMemory(current, sizes)
 			return wrap(current), nil
 		},
-		Prepare: func(keys []maps.SvcKey, rows []maps.Svc) error { return last.prepare(keys, rows) },
-		Guards:  guards,
-		Log:     slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Prepare:     func(keys []maps.SvcKey, rows []maps.Svc) error { return last.prepare(keys, rows) },
+		RangeEpochs: rangeEpochs,
+		Log:         slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)

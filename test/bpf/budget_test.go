@@ -80,7 +80,7 @@ func (w *world) guarded(t *testing.T, f family, vip string, changed int32) (prog
 	}
 	now := w.tick(t, client, vip)
 	w.tell(t, now-9, now+1)
-	w.tellGuards(t, now-2+uint32(changed))
+	w.tellRangeEpochs(t, now-2+uint32(changed))
 	row := rowOf(f.snat+":61002", f.pod+":8080", false)
 	row.Ifindex, row.Dmac, row.Seen, row.Flags = 1, [6]uint8{2, 0, 0, 0, 0, 1}, now-2, uint8(bpf.MapsCtFlagCT_GUARDED)
 	row.SeqHi = 1 // the packets that follow have sequence number zero
@@ -154,10 +154,10 @@ func openRoutes() []route {
 		{"open, first in its tick, to a load balancer", func(t *testing.T, w *world, f family) (string, []byte) {
 			return w.guarded(t, f, guardedIn(f).vip+":443", -1)
 		}},
-		{"open, first in its tick after guards changed, to a load balancer", func(t *testing.T, w *world, f family) (string, []byte) {
+		{"open, first in its tick after the range epoch changed, to a load balancer", func(t *testing.T, w *world, f family) (string, []byte) {
 			return w.guarded(t, f, guardedIn(f).vip+":443", 0)
 		}},
-		{"open, first in its tick after guards changed, within a source range", func(t *testing.T, w *world, f family) (string, []byte) {
+		{"open, first in its tick after the range epoch changed, within a source range", func(t *testing.T, w *world, f family) (string, []byte) {
 			program, frame := w.guarded(t, f, guardedIn(f).vip+":443", 0)
 			w.guard(t, guardedIn(f).around)
 			return program, frame

@@ -12,10 +12,10 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// tellGuards has the programs believe that source ranges of load balancers last changed in a tick.
-func (w *world) tellGuards(t *testing.T, changed uint32) {
+// tellRangeEpochs has the programs believe that source ranges of load balancers last changed in a tick.
+func (w *world) tellRangeEpochs(t *testing.T, changed uint32) {
 	t.Helper()
-	if err := w.maps.Guards.Put(uint32(0), maps.Guard{Changed: changed}); err != nil {
+	if err := w.maps.RangeEpochs.Put(uint32(0), maps.RangeEpoch{Changed: changed}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -105,7 +105,7 @@ func TestRangesAreJudged(t *testing.T) {
 		for _, end := range w.guardedEnds(f) {
 			for _, tt := range guardCases() {
 				w.tell(t, now-1<<20-9, now+uint32(tt.until))
-				w.tellGuards(t, now+uint32(tt.changed))
+				w.tellRangeEpochs(t, now+uint32(tt.changed))
 				for _, m := range []*ebpf.Map{w.maps.Ct, w.maps.CtPending} {
 					half, direct := m == w.maps.CtPending, end.row.Flags&maps.DirectMask != 0
 					if direct && !half {
@@ -142,9 +142,9 @@ func (w *world) cuts(t *testing.T, m *ebpf.Map, end guardedEnd, row bpf.MapsCtEn
 // watchman is the part of an agent that tells the programs of changes.
 type watchman struct {
 	*world
-	ways   *datapath.Ways
-	guards *datapath.Guards
-	end    guardedEnd
+	ways        *datapath.Ways
+	rangeEpochs *datapath.RangeEpochs
+	end         guardedEnd
 }
 
 func (w *world) watchman(t *testing.T, f family) *watchman {
@@ -153,19 +153,19 @@ func (w *world) watchman(t *testing.T, f family) *watchman {
 	if err != nil {
 		t.Fatal(err)
 	}
-	guards, err := datapath.NewGuards(w.maps)
+	rangeEpochs, err := datapath.NewRangeEpochs(w.maps)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(ways.Close(), guards.Close()); err != nil {
+		if err := errors.Join(ways.Close(), rangeEpochs.Close()); err != nil {
 			t.Error(err)
 		}
 	})
 	if err := ways.Changed(); err != nil {
 		t.Fatal(err)
 	}
-	m := &watchman{w, ways, guards, w.guardedEnds(f)[0]}
+	m := &watchman{w, ways, rangeEpochs, w.guardedEnds(f)[0]}
 	w.plant(t, w.maps.Ct, flowOf(m.end.from, m.end.to, udp), m.end.row)
 	return m
 }
@@ -196,7 +196,7 @@ func (m *watchman) use(t *testing.T, ticks uint32) bool {
 
 // The programs go by what the agent says of changes: before one, while it is under way, and after
 // it.
-func TestGuardsOfTheAgent(t *testing.T) {
+func TestRangeEpochsOfTheAgent(t *testing.T) {
 	tick, err := datapath.MeasureTick()
 	if err != nil {
 		t.Fatal(err)
@@ -211,7 +211,7 @@ func TestGuardsOfTheAgent(t *testing.T) {
 		for _, change := range []string{"under way", "over"} {
 			w.guard(t, guardedIn(f).around)
 			m := w.watchman(t, f)
-			if err := m.guards.End(); err != nil {
+			if err := m.rangeEpochs.End(); err != nil {
 				t.Fatal(err)
 			}
 			if !m.use(t, 2) {
@@ -221,8 +221,8 @@ func TestGuardsOfTheAgent(t *testing.T) {
 			if !m.use(t, 1) {
 				t.Error("the programs follow a change that they were not told of, so this test shows nothing")
 			}
-			if m.guards.Begin(); change == "over" {
-				if err := m.guards.End(); err != nil {
+			if m.rangeEpochs.Begin(); change == "over" {
+				if err := m.rangeEpochs.End(); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -164,7 +164,7 @@ func (w *world) compareGuarded(t *testing.T, long *world, f family, proto byte) 
 		{[]string{g.elsewhere}, now - 2, now + 3, "answer"}, {[]string{g.elsewhere}, now - 2, now - 1, "drop"},
 	} {
 		w.tell(t, now-5, tt.until)
-		w.tellGuards(t, tt.changed)
+		w.tellRangeEpochs(t, tt.changed)
 		w.guard(t, tt.ranges...)
 		for _, end := range []struct {
 			packet
@@ -259,7 +259,7 @@ func (w *world) compareDirect(t *testing.T, long *world, f family, m wrapping, p
 	}
 	now := w.tick(t, from, to)
 	w.tell(t, now-5, now+3)
-	w.tellGuards(t, now-5)
+	w.tellRangeEpochs(t, now-5)
 	packets := plainPackets(from, to, proto, f.snat == "10.1.0.1")
 	for _, size := range []int{491, 492, 493, 600} { // around the largest sizes that fit
 		p := packet{from: from, to: to, proto: proto, flags: ack, payload: size}

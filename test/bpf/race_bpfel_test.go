@@ -55,7 +55,6 @@ const (
 	RaceMapFibCache      = "fib_cache"
 	RaceMapFormer        = "former"
 	RaceMapFrags         = "frags"
-	RaceMapGuards        = "guards"
 	RaceMapLate          = "late"
 	RaceMapLinkAddrs     = "link_addrs"
 	RaceMapLruStats      = "lru_stats"
@@ -71,6 +70,7 @@ const (
 	RaceMapPods          = "pods"
 	RaceMapPodsDial      = "pods_dial"
 	RaceMapRaceSteps     = "race_steps"
+	RaceMapRangeEpochs   = "range_epochs"
 	RaceMapRouteEpoch    = "route_epoch"
 	RaceMapServed        = "served"
 	RaceMapServices      = "services"
@@ -169,7 +169,6 @@ type RaceMapSpecs struct {
 	FibCache     *ebpf.MapSpec `ebpf:"fib_cache"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
-	Guards       *ebpf.MapSpec `ebpf:"guards"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	LruStats     *ebpf.MapSpec `ebpf:"lru_stats"`
@@ -185,6 +184,7 @@ type RaceMapSpecs struct {
 	Pods         *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial     *ebpf.MapSpec `ebpf:"pods_dial"`
 	RaceSteps    *ebpf.MapSpec `ebpf:"race_steps"`
+	RangeEpochs  *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch   *ebpf.MapSpec `ebpf:"route_epoch"`
 	Served       *ebpf.MapSpec `ebpf:"served"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
@@ -253,7 +253,6 @@ type RaceMaps struct {
 	FibCache     *ebpf.Map `ebpf:"fib_cache"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
-	Guards       *ebpf.Map `ebpf:"guards"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	LruStats     *ebpf.Map `ebpf:"lru_stats"`
@@ -269,6 +268,7 @@ type RaceMaps struct {
 	Pods         *ebpf.Map `ebpf:"pods"`
 	PodsDial     *ebpf.Map `ebpf:"pods_dial"`
 	RaceSteps    *ebpf.Map `ebpf:"race_steps"`
+	RangeEpochs  *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch   *ebpf.Map `ebpf:"route_epoch"`
 	Served       *ebpf.Map `ebpf:"served"`
 	Services     *ebpf.Map `ebpf:"services"`
@@ -306,7 +306,6 @@ func (m *RaceMaps) Close() error {
 		m.FibCache,
 		m.Former,
 		m.Frags,
-		m.Guards,
 		m.Late,
 		m.LinkAddrs,
 		m.LruStats,
@@ -322,6 +321,7 @@ func (m *RaceMaps) Close() error {
 		m.Pods,
 		m.PodsDial,
 		m.RaceSteps,
+		m.RangeEpochs,
 		m.RouteEpoch,
 		m.Served,
 		m.Services,

@@ -31,9 +31,9 @@ func (r *run) change(o operation) error {
 		return errors.Join(r.world.setRoute(o.Route.Addr, way), r.world.forgetAsked())
 	case o.Told != nil:
 		r.node.Changed, r.node.Followed = r.node.Now+uint32(o.Told.Changed), r.node.Now+uint32(o.Told.Followed)
-		r.node.Guards = r.node.Now + uint32(o.Told.Guards)
+		r.node.RangeEpochs = r.node.Now + uint32(o.Told.RangeEpochs)
 		return errors.Join(r.world.maps.RouteEpoch.Put(uint32(0), maps.Ways{Changed: r.node.Changed, Until: r.node.Followed}),
-			r.world.maps.Guards.Put(uint32(0), maps.Guard{Changed: r.node.Guards}))
+			r.world.maps.RangeEpochs.Put(uint32(0), maps.RangeEpoch{Changed: r.node.RangeEpochs}))
 	case o.Inside != nil:
 		before := r.node.Inside
 		r.node.Inside = o.Inside.Prefixes

@@ -129,7 +129,7 @@ func (n *Node) due(row *Row, seen uint32) bool {
 // judged reports whether the source ranges must be searched for the client of a flow, given when
 // its row was last used.
 func (n *Node) judged(row *Row, seen uint32) bool {
-	return row.Guarded && (int32(n.Followed-n.Now) < 0 || int32(seen-n.Guards) <= 0)
+	return row.Guarded && (int32(n.Followed-n.Now) < 0 || int32(seen-n.RangeEpochs) <= 0)
 }
 
 // judgedPending reports the same for a flow that is not established. A flow whose backend answers the

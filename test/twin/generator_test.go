@@ -139,7 +139,7 @@ func (g *generator) next() operation {
 	case n < 72:
 		return g.hostedChange()
 	case n < 74:
-		return operation{Told: &toldChange{Changed: int32(g.IntN(4) - 2), Followed: int32(g.IntN(4) - 1), Guards: pick(g, []int32{-2, -2, -2, -1, 0, 1})}}
+		return operation{Told: &toldChange{Changed: int32(g.IntN(4) - 2), Followed: int32(g.IntN(4) - 1), RangeEpochs: pick(g, []int32{-2, -2, -2, -1, 0, 1})}}
 	}
 	if len(g.node.Open) > g.node.Room-4 && g.in100(15) {
 		return g.flowChange()

@@ -121,7 +121,7 @@ type Node struct {
 	Now           uint32 // in ticks
 	Changed       uint32 // when ways last changed, as far as the node was told
 	Followed      uint32 // until when the node is told of changes
-	Guards        uint32 // when the source ranges of load balancers last changed, as far as the node was told
+	RangeEpochs   uint32 // when the source ranges of load balancers last changed, as far as the node was told
 
 	dialled   bool // whether a pod ever began a flow with packets
 	visits    map[visitor]*visit

@@ -114,9 +114,9 @@ type routeChange struct {
 
 // toldChange sets what the node is told about changes of ways, in ticks from now.
 type toldChange struct {
-	Changed  int32 `json:"changed"`
-	Followed int32 `json:"followed"`
-	Guards   int32 `json:"guards,omitempty"` // when source ranges of load balancers changed
+	Changed     int32 `json:"changed"`
+	Followed    int32 `json:"followed"`
+	RangeEpochs int32 `json:"rangeEpochs,omitempty"` // when source ranges of load balancers changed
 }
 
 // hostedChange adds or removes a backend on this node to which other nodes forward.

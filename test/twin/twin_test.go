@@ -73,7 +73,7 @@ func (w *world) begin() (*run, error) {
 	if err := errors.Join(zero[bpf.MapsLate](w.maps.Late), zero[bpf.MapsEarlyMark](w.maps.EarlyMarks)); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(w.maps.RouteEpoch.Put(uint32(0), maps.Ways{}), w.maps.Guards.Put(uint32(0), maps.Guard{}), w.forgetAsked(),
+	if err := errors.Join(w.maps.RouteEpoch.Put(uint32(0), maps.Ways{}), w.maps.RangeEpochs.Put(uint32(0), maps.RangeEpoch{}), w.forgetAsked(),
 		w.maps.PodsDial.Put(uint32(0), uint32(0))); err != nil {
 		return nil, err
 	}

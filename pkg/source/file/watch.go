@@ -19,17 +19,17 @@ import (
 // plan says which directories to watch for one path.
 type plan struct {
 	path, real string // real is path with links resolved, or "" if it leads nowhere
-	// content directories hold manifests, so all events in them matter. guards are only on the way
+	// content directories hold manifests, so all events in them matter. rangeEpochs are only on the way
 	// there.
-	content map[string]bool
-	guards  map[string]bool
+	content     map[string]bool
+	rangeEpochs map[string]bool
 }
 
 // watchPlan returns what to watch in the current state: the directory of the manifests, the
 // directories that links in it lead to, and the nearest existing parent, in which the path can
 // appear, disappear or be swapped.
 func watchPlan(path string) plan {
-	p := plan{path: path, real: resolved(path), content: map[string]bool{}, guards: map[string]bool{}}
+	p := plan{path: path, real: resolved(path), content: map[string]bool{}, rangeEpochs: map[string]bool{}}
 	for _, end := range []string{path, p.real} {
 		if end == "" {
 			continue
@@ -38,7 +38,7 @@ func watchPlan(path string) plan {
 		for !isDir(parent) && parent != filepath.Dir(parent) {
 			parent = filepath.Dir(parent)
 		}
-		p.guards[parent] = true
+		p.rangeEpochs[parent] = true
 	}
 	dir, names, err := manifests(path)
 	if err != nil {
@@ -72,7 +72,7 @@ func isDir(path string) bool {
 
 // concerns reports whether an event for name may change what a scan finds.
 func (p *plan) concerns(name string) bool {
-	return p.content[filepath.Dir(name)] || p.content[name] || p.guards[name] || name == p.path || name == p.real ||
+	return p.content[filepath.Dir(name)] || p.content[name] || p.rangeEpochs[name] || name == p.path || name == p.real ||
 		strings.HasPrefix(p.path, name+"/") || strings.HasPrefix(p.real, name+"/")
 }
 
@@ -127,7 +127,7 @@ func (w *watcher) watch(p plan) {
 		}
 		w.notify = notify
 	}
-	want := maps.Clone(p.guards)
+	want := maps.Clone(p.rangeEpochs)
 	maps.Copy(want, p.content)
 	for dir, was := range w.dirs {
 		now, err := os.Stat(dir)

@@ -33,7 +33,6 @@ const (
 	recordsMapFibCache         = "fib_cache"
 	recordsMapFormer           = "former"
 	recordsMapFrags            = "frags"
-	recordsMapGuards           = "guards"
 	recordsMapLate             = "late"
 	recordsMapLinkAddrs        = "link_addrs"
 	recordsMapLruStats         = "lru_stats"
@@ -51,6 +50,7 @@ const (
 	recordsMapPodRates         = "pod_rates"
 	recordsMapPods             = "pods"
 	recordsMapPodsDial         = "pods_dial"
+	recordsMapRangeEpochs      = "range_epochs"
 	recordsMapRouteEpoch       = "route_epoch"
 	recordsMapServed           = "served"
 	recordsMapServices         = "services"
@@ -160,7 +160,6 @@ type recordsMapSpecs struct {
 	FibCache     *ebpf.MapSpec `ebpf:"fib_cache"`
 	Former       *ebpf.MapSpec `ebpf:"former"`
 	Frags        *ebpf.MapSpec `ebpf:"frags"`
-	Guards       *ebpf.MapSpec `ebpf:"guards"`
 	Late         *ebpf.MapSpec `ebpf:"late"`
 	LinkAddrs    *ebpf.MapSpec `ebpf:"link_addrs"`
 	LruStats     *ebpf.MapSpec `ebpf:"lru_stats"`
@@ -178,6 +177,7 @@ type recordsMapSpecs struct {
 	PodRates     *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods         *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial     *ebpf.MapSpec `ebpf:"pods_dial"`
+	RangeEpochs  *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch   *ebpf.MapSpec `ebpf:"route_epoch"`
 	Served       *ebpf.MapSpec `ebpf:"served"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
@@ -239,7 +239,6 @@ type recordsMaps struct {
 	FibCache     *ebpf.Map `ebpf:"fib_cache"`
 	Former       *ebpf.Map `ebpf:"former"`
 	Frags        *ebpf.Map `ebpf:"frags"`
-	Guards       *ebpf.Map `ebpf:"guards"`
 	Late         *ebpf.Map `ebpf:"late"`
 	LinkAddrs    *ebpf.Map `ebpf:"link_addrs"`
 	LruStats     *ebpf.Map `ebpf:"lru_stats"`
@@ -257,6 +256,7 @@ type recordsMaps struct {
 	PodRates     *ebpf.Map `ebpf:"pod_rates"`
 	Pods         *ebpf.Map `ebpf:"pods"`
 	PodsDial     *ebpf.Map `ebpf:"pods_dial"`
+	RangeEpochs  *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch   *ebpf.Map `ebpf:"route_epoch"`
 	Served       *ebpf.Map `ebpf:"served"`
 	Services     *ebpf.Map `ebpf:"services"`
@@ -292,7 +292,6 @@ func (m *recordsMaps) Close() error {
 		m.FibCache,
 		m.Former,
 		m.Frags,
-		m.Guards,
 		m.Late,
 		m.LinkAddrs,
 		m.LruStats,
@@ -310,6 +309,7 @@ func (m *recordsMaps) Close() error {
 		m.PodRates,
 		m.Pods,
 		m.PodsDial,
+		m.RangeEpochs,
 		m.RouteEpoch,
 		m.Served,
 		m.Services,

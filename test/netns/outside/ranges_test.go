@@ -76,13 +76,13 @@ func (a *agent) startGuarded() error {
 	if err != nil {
 		return err
 	}
-	guards, err := a.Guards()
+	rangeEpochs, err := a.RangeEpochs()
 	if err != nil {
 		return err
 	}
 	tables, store := a.Tables(), model.NewStore("a")
 	r, err := reconcile.New(reconcile.Config{
-		Store: store, Barrier: barrier.Wait, Guards: guards,
+		Store: store, Barrier: barrier.Wait, RangeEpochs: rangeEpochs,
 		Tables: &reconcile.Tables{
 			Frontends: tables.Svcs, Ranges: tables.Ranges, Services: tables.Services, Slots: tables.Slots,
 			Backends: tables.Backends, Names: tables.Names,

@@ -11,29 +11,29 @@ import (
 // farTicks is further in the future than any flow is old.
 const farTicks = 1 << 30
 
-// Guards tells the packet programs when the rules on who may use load balancers' addresses changed.
+// RangeEpochs tells the packet programs when the rules on who may use load balancers' addresses changed.
 // While the agent vouches for that (see Ways), the programs check only flows that were last used
 // before such a change. It holds its own references, so it outlives its Datapath and a growth of
 // maps. It is not safe for concurrent use.
-type Guards struct {
-	rows  *maps.Array[maps.Guard]
+type RangeEpochs struct {
+	rows  *maps.Array[maps.RangeEpoch]
 	clock *Clock
 	last  uint32 // a recent tick
 }
 
-// Guards returns a Guards, with a change under way, since it is unknown what the programs were told
+// RangeEpochs returns a RangeEpochs, with a change under way, since it is unknown what the programs were told
 // before. The caller must close it.
-func (d *Datapath) Guards() (*Guards, error) {
+func (d *Datapath) RangeEpochs() (*RangeEpochs, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {
-		return nil, fmt.Errorf("open guards: %w", ErrNoMaps)
+		return nil, fmt.Errorf("open range_epochs: %w", ErrNoMaps)
 	}
-	return NewGuards(d.maps)
+	return NewRangeEpochs(d.maps)
 }
 
-// NewGuards returns a Guards for programs over the given maps; see NewRouteEpoch.
-func NewGuards(m *maps.Maps) (*Guards, error) {
+// NewRangeEpochs returns a RangeEpochs for programs over the given maps; see NewRouteEpoch.
+func NewRangeEpochs(m *maps.Maps) (*RangeEpochs, error) {
 	tick, err := MeasureTick()
 	if err != nil {
 		return nil, err
@@ -46,11 +46,11 @@ func NewGuards(m *maps.Maps) (*Guards, error) {
 	if err != nil {
 		return nil, errors.Join(err, clock.Close())
 	}
-	rows, err := maps.MapArray[maps.Guard](m.Guards, true)
+	rows, err := maps.MapArray[maps.RangeEpoch](m.RangeEpochs, true)
 	if err != nil {
 		return nil, errors.Join(err, clock.Close())
 	}
-	g := &Guards{rows: rows, clock: clock, last: last}
+	g := &RangeEpochs{rows: rows, clock: clock, last: last}
 	g.Begin()
 	return g, nil
 }
@@ -58,21 +58,21 @@ func NewGuards(m *maps.Maps) (*Guards, error) {
 // Begin announces a change: until End, every flow is checked once a tick. Call it before the first
 // store of the change. It makes no system call, so it cannot fail. If the process dies, the change
 // stays under way.
-func (g *Guards) Begin() {
+func (g *RangeEpochs) Begin() {
 	atomic.StoreUint32(&g.rows.Rows()[0].Changed, g.last+farTicks)
 }
 
 // End completes a change: each flow is checked once more. Call it after the last store. If it
 // fails, the change is still under way.
-func (g *Guards) End() error {
+func (g *RangeEpochs) End() error {
 	last, err := g.clock.mark(&g.rows.Rows()[0].Changed)
 	if err != nil {
 		g.Begin()
-		return fmt.Errorf("tell the programs that guards changed: %w", err)
+		return fmt.Errorf("tell the programs that the range epoch changed: %w", err)
 	}
 	g.last = last
 	return nil
 }
 
 // Close closes the maps.
-func (g *Guards) Close() error { return errors.Join(g.rows.Close(), g.clock.Close()) }
+func (g *RangeEpochs) Close() error { return errors.Join(g.rows.Close(), g.clock.Close()) }
