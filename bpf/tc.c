@@ -127,7 +127,7 @@ __noinline int tc_fragment(struct __sk_buff *skb, struct packet *p, struct actio
 /* Replies to an echo request to a service, also if it comes from the node itself. */
 __noinline int tc_ping(struct __sk_buff *skb, const struct packet *p, bool leaving)
 {
-	if (!p || (leaving && !own_may_be(skb)) ||
+	if (!p || (leaving && !host_flow_may_be(skb)) ||
 	    !echo_answer((void *)(long)skb->data, (void *)(long)skb->data_end, p))
 		return TC_NEXT;
 	return bpf_redirect(skb->ifindex, leaving ? BPF_F_INGRESS : 0);
@@ -448,8 +448,8 @@ __noinline int tc_leave(struct __sk_buff *skb, const struct packet *p, struct ac
 {
 	if (!p || !a)
 		return 0;
-	if (own_may_be(skb))
-		own_target(p, a);
+	if (host_flow_may_be(skb))
+		host_flow_target(p, a);
 	if (a->verdict == VERDICT_PASS)
 		masquerade_target(skb, p, a);
 	if (a->verdict != VERDICT_REWRITE || new_flow_raced(p, a))

@@ -13,7 +13,7 @@ struct packet_config {
 	__u16 dsr_accept;	  /* nonzero: other nodes may forward packets to backends here */
 	__u16 external_clusterip; /* nonzero: outside clients may use ClusterIPs */
 	/* nonzero: packets of this node itself to services are balanced */
-	__u16 own;
+	__u16 host_flows;
 	__u16 growing; /* nonzero: `ct` is replacing `ct_old` */
 	/* nonzero: pods' packets that leave the cluster get an address of this node */
 	__u16 masquerade;

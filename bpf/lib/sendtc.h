@@ -9,7 +9,7 @@
 #include "reject_tc.h"
 #include "count.h"
 #include "jumbo.h"
-#include "own.h"
+#include "host_flow.h"
 #include "skb.h"
 
 enum {
@@ -180,7 +180,7 @@ static __noinline int tc_send_own(struct __sk_buff *skb, const struct ct_entry *
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 
 	if (!(to->flags & CT_POD))
-		return own_enter(skb);
+		return host_flow_to_stack(skb);
 	if (!to->ifindex)
 		return TC_NEXT;
 	if (route_is_complete(to) && data + sizeof(struct ethhdr) <= end)

@@ -225,7 +225,7 @@ enum ct_flag {
 	 * device and nowhere else. Together with CT_POD, the pod is its own backend, which
 	 * sees the node's address. */
 	CT_INSIDE = 64,
-	CT_NODE = 128, /* sent by the node itself to a service as packets, see own.h */
+	CT_NODE = 128, /* sent by the node itself to a service as packets, see host_flow.h */
 };
 
 /* The state of one direction of a flow; each row has its own. Anything above CT_OPEN has ended. */

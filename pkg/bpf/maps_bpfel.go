@@ -426,7 +426,7 @@ type MapsPacketConfig struct {
 	TickShift         uint16
 	DsrAccept         uint16
 	ExternalClusterip uint16
-	Own               uint16
+	HostFlows         uint16
 	Growing           uint16
 	Masquerade        uint16
 	Bypass            uint32

@@ -247,7 +247,7 @@ func (d *Datapath) packetFields() (map[string]uint64, error) {
 	fields := map[string]uint64{
 		"snat_first": uint64(d.packets.SnatPorts.First), "snat_last": uint64(d.packets.SnatPorts.Last),
 		"tick_shift": uint64(tick.Shift), "external_clusterip": flag(d.packets.ExternalClusterIP), "growing": 0,
-		"bypass": flag(d.packets.Bypass), "masquerade": flag(d.packets.Masquerade), "own": 1,
+		"bypass": flag(d.packets.Bypass), "masquerade": flag(d.packets.Masquerade), "host_flows": 1,
 		"pacer": uint64(d.packets.Pair), "dsr_accept": flag(d.packets.AcceptDirect), "tunnel_port": uint64(d.packets.TunnelPort),
 		"any_source_port": flag(d.packets.AnySourcePort), "checked": uint64(d.checked),
 	}

@@ -50,7 +50,7 @@ func ownRoutes() []route {
 func spendOwn(t *testing.T, version string, f family) (list []budget) {
 	t.Helper()
 	config := standardConfig()
-	config.TickShift, config.Masquerade, config.Own = 31, 1, 1
+	config.TickShift, config.Masquerade, config.HostFlows = 31, 1, 1
 	w := newWorldOf(t, hooks()[0], config)
 	_, err := w.maps.SetPods([]maps.Pod{{Addrs: []netip.Addr{netip.MustParseAddr(host(f.pod))}, Index: 1}})
 	if err != nil {

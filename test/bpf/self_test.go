@@ -31,7 +31,7 @@ func own(t *testing.T, story func(t *testing.T, s *self, f family)) {
 			t.Run(name+map[uint32]string{0: " by the stack", 1: " past it, masquerading"}[on], func(t *testing.T) {
 				t.Parallel()
 				config := standardConfig()
-				config.Bypass, config.Masquerade, config.Own = on, uint16(on), 1
+				config.Bypass, config.Masquerade, config.HostFlows = on, uint16(on), 1
 				h := newHouseOf(t, f, config)
 				h.outside.reach(t, h.world, true)
 				h.outside.reach(t, f.client, true)

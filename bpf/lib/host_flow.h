@@ -17,15 +17,15 @@
 
 /* Reports whether a packet is from a local socket and not forwarded. The socket may still be a
  * pod's. */
-static __always_inline bool own_may_be(struct __sk_buff *skb)
+static __always_inline bool host_flow_may_be(struct __sk_buff *skb)
 {
-	return cfg.own && !skb->ingress_ifindex && skb->sk;
+	return cfg.host_flows && !skb->ingress_ifindex && skb->sk;
 }
 
 /* Reports whether a leaving packet of an unknown flow may begin one. A connection to an address
  * that is known outside the cluster may be older than our state and go through another load
  * balancer. */
-static __always_inline bool own_begins(const struct packet *p, const struct svc *svc)
+static __always_inline bool host_flow_begins(const struct packet *p, const struct svc *svc)
 {
 	struct addr from = p->flow.saddr; /* as in ct_known */
 
@@ -38,7 +38,7 @@ static __always_inline bool own_begins(const struct packet *p, const struct svc 
 
 /* Sets the kind of flow: to a backend whose replies pass a program of ours, or through the
  * stack. */
-static __always_inline void own_route(const struct packet *p, struct action *a, bool is_here)
+static __always_inline void host_flow_set_kind(const struct packet *p, struct action *a, bool is_here)
 {
 	struct addr to = a->to.daddr; /* as in ct_known */
 
@@ -52,23 +52,23 @@ static __always_inline void own_route(const struct packet *p, struct action *a, 
 }
 
 /* Points a packet at a backend, if it is for a service. */
-static __always_inline void own_target(const struct packet *p, struct action *a)
+static __always_inline void host_flow_target(const struct packet *p, struct action *a)
 {
 	struct svc_key key = { .addr = p->flow.daddr, .port = p->flow.dport, .proto = p->flow.proto };
 	struct svc *svc = bpf_map_lookup_elem(&svcs, &key);
 	bool is_here;
 
-	if (!svc || !own_begins(p, svc))
+	if (!svc || !host_flow_begins(p, svc))
 		return;
 	is_here = new_flow_choose(p, svc, a, true);
 	if (a->verdict != VERDICT_REWRITE)
 		return;
-	own_route(p, a, is_here);
+	host_flow_set_kind(p, a, is_here);
 	inside_use(INSIDE_NODE);
 }
 
 /* Makes a packet come in by the device that it is leaving by. */
-static __always_inline int own_enter(struct __sk_buff *skb)
+static __always_inline int host_flow_to_stack(struct __sk_buff *skb)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct ethhdr *eth = data;
