@@ -125,7 +125,7 @@ __noinline int pod_begin(struct __sk_buff *skb, const struct packet *p, struct a
 		return 0;
 	new_flow_decide(skb, p, a, true);
 	if (a->verdict == VERDICT_REWRITE)
-		inside_use(INSIDE_POD);
+		packet_clients_note(PACKET_CLIENT_POD);
 	return 0;
 }
 
@@ -225,9 +225,9 @@ static __noinline int pod_serve(struct __sk_buff *skb, struct packet *p)
  * one. Not static, to keep its stack out of its caller's. */
 __noinline int pod_dials(struct __sk_buff *skb, struct packet *p)
 {
-	return !p || !inside_read(skb, p) ||
-	       (inside_is_used(INSIDE_POD | INSIDE_NODE) && inside_is_known(&p->flow)) ||
-	       new_flow_frontend(p, true) || (inside_begins(skb, p) && clusterip_is(&p->flow.daddr));
+	return !p || !pod_flow_read(skb, p) ||
+	       (packet_clients_have(PACKET_CLIENT_POD | PACKET_CLIENT_NODE) && pod_flow_is_known(&p->flow)) ||
+	       new_flow_frontend(p, true) || (pod_flow_begins(skb, p) && clusterip_is(&p->flow.daddr));
 }
 
 /* Books the departure of a pod's packet, and slows down those who send to the pod. */
@@ -390,7 +390,7 @@ int tc_to_pod(struct __sk_buff *skb)
 
 	if (cfg.masquerade)
 		pod_expect(skb);
-	if (inside_is_used(INSIDE_POD) && pod_translate(skb, &p, CT_TO_POD) == POD_DROP)
+	if (packet_clients_have(PACKET_CLIENT_POD) && pod_translate(skb, &p, CT_TO_POD) == POD_DROP)
 		return POD_DROP;
 	return cfg.pacer ? pod_wait(skb, PACER_POD) : POD_NEXT;
 }

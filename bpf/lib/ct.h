@@ -214,26 +214,26 @@ enum ct_side {
 /* Reports whether packets of a row are translated at this place. */
 static __always_inline bool ct_is_at(const struct ct_entry *row, enum ct_side side)
 {
-	__u8 flags = row->flags & (CT_REPLY | CT_POD | CT_INSIDE | CT_NODE);
+	__u8 flags = row->flags & (CT_REPLY | CT_POD | CT_POD_FLOW | CT_NODE);
 
 	if (side == CT_FROM_POD)
-		return (flags & (CT_REPLY | CT_INSIDE)) == CT_INSIDE || flags == (CT_REPLY | CT_POD | CT_NODE);
+		return (flags & (CT_REPLY | CT_POD_FLOW)) == CT_POD_FLOW || flags == (CT_REPLY | CT_POD | CT_NODE);
 	if (side == CT_TO_POD)
-		return (flags & (CT_REPLY | CT_INSIDE)) == (CT_REPLY | CT_INSIDE);
-	return !(flags & CT_INSIDE) && (!(flags & CT_REPLY) == !!(flags & CT_POD) || flags == CT_NODE);
+		return (flags & (CT_REPLY | CT_POD_FLOW)) == (CT_REPLY | CT_POD_FLOW);
+	return !(flags & CT_POD_FLOW) && (!(flags & CT_REPLY) == !!(flags & CT_POD) || flags == CT_NODE);
 }
 
 /* Reports whether a packet that came in by a device has a row for packets that leave or that a pod
  * sends: then an outside host pretends to be one of our pods, or this node. */
 static __always_inline bool ct_is_astray(const struct ct_entry *row)
 {
-	return !(row->flags & CT_REPLY) && row->flags & (CT_POD | CT_INSIDE | CT_NODE);
+	return !(row->flags & CT_REPLY) && row->flags & (CT_POD | CT_POD_FLOW | CT_NODE);
 }
 
 /* Reports whether packets of a row are translated where they come in by a device. */
 static __always_inline bool ct_comes_in(const struct ct_entry *row)
 {
-	return !(row->flags & CT_INSIDE) && !ct_is_astray(row);
+	return !(row->flags & CT_POD_FLOW) && !ct_is_astray(row);
 }
 
 /* Reports whether a row translates to the reverse of a flow: then each row undoes what the other

@@ -114,7 +114,7 @@ static __always_inline bool decide_known(void *ctx, const struct packet *p, stru
 		return torn;
 	if (pending_refuses(p, a))
 		return true;
-	if (a->to.flags & CT_INSIDE || route_is_elsewhere(p, &a->to))
+	if (a->to.flags & CT_POD_FLOW || route_is_elsewhere(p, &a->to))
 		return true;
 	if (p->tcp_flags & TCP_SYN && decide_renew(p, &a->to))
 		return false;

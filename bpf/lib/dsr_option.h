@@ -123,7 +123,7 @@ __noinline int dsr_option_is_possible(const struct packet *p)
 		return false;
 	if (!p->is_v4)
 		most = p->is_fragment ? sizeof(struct extension) : 0;
-	return dsr_option_spare(p) <= most && !ranges_are_inside(&p->flow.saddr);
+	return dsr_option_spare(p) <= most && !ranges_are_of_pods(&p->flow.saddr);
 }
 
 /* Returns the mode for a flow of a service with the given mode. */

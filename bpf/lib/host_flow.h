@@ -13,7 +13,7 @@
 #pragma once
 
 #include "new_flow.h"
-#include "inside.h"
+#include "pod_flow.h"
 
 /* Reports whether a packet is from a local socket and not forwarded. The socket may still be a
  * pod's. */
@@ -64,7 +64,7 @@ static __always_inline void host_flow_target(const struct packet *p, struct acti
 	if (a->verdict != VERDICT_REWRITE)
 		return;
 	host_flow_set_kind(p, a, is_here);
-	inside_use(INSIDE_NODE);
+	packet_clients_note(PACKET_CLIENT_NODE);
 }
 
 /* Makes a packet come in by the device that it is leaving by. */

@@ -339,7 +339,7 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, __u32);
-} pods_dial SEC(".maps");
+} packet_clients SEC(".maps");
 
 /* The destinations that see a pod's own address by whatever device packets leave: the cluster, and
  * every network that has routes to pods. */

@@ -128,7 +128,7 @@ static __always_inline bool new_flow_is_masqueraded(const struct ct_entry *there
 /* Where a flow begins. */
 static __always_inline enum hook new_flow_hook(const struct packet *p, const struct action *a)
 {
-	if (a->to.flags & CT_INSIDE)
+	if (a->to.flags & CT_POD_FLOW)
 		return HOOK_POD;
 	return p->bounces ? HOOK_XDP : HOOK_TC;
 }
@@ -171,32 +171,32 @@ static __always_inline int new_flow_enter(void *ctx, const struct packet *p, str
 
 /* Finds the frontend that a packet is for. For a pod it follows the rules of the socket programs:
  * NodePorts are at every address of its node. */
-static __always_inline struct svc *new_flow_frontend(const struct packet *p, bool inside)
+static __always_inline struct svc *new_flow_frontend(const struct packet *p, bool from_pod)
 {
 	struct svc_key key = { .addr = p->flow.daddr, .port = p->flow.dport, .proto = p->flow.proto };
 	struct svc *svc = bpf_map_lookup_elem(&svcs, &key);
 	struct node_addr *own;
 
 	if (svc)
-		return inside && svc->kind == SVC_EXTERNAL_ONLY ? NULL : svc;
+		return from_pod && svc->kind == SVC_EXTERNAL_ONLY ? NULL : svc;
 	own = bpf_map_lookup_elem(&node_addrs, &key.addr);
 	if (!own)
 		return NULL;
 	key.addr = addr_any(&key.addr);
 	svc = bpf_map_lookup_elem(&svcs, &key);
-	return svc && svc->kind == SVC_NODE_PORT && !inside && !(own->flags & NODE_ADDR_PORTS) ? NULL : svc;
+	return svc && svc->kind == SVC_NODE_PORT && !from_pod && !(own->flags & NODE_ADDR_PORTS) ? NULL : svc;
 }
 
 /* Returns the scope that applies. */
-static __always_inline __u32 new_flow_scope(const struct service *service, const struct svc *svc, bool inside)
+static __always_inline __u32 new_flow_scope(const struct service *service, const struct svc *svc, bool from_pod)
 {
-	if (inside || svc->kind == SVC_CLUSTER_IP)
+	if (from_pod || svc->kind == SVC_CLUSTER_IP)
 		return lb_inside_scope(service, svc->kind);
 	return lb_outside_scope(service);
 }
 
 static __always_inline enum reason new_flow_backend(const struct packet *p, const struct svc *svc,
-						    struct choice *choice, bool inside)
+						    struct choice *choice, bool from_pod)
 {
 	__u32 index = svc->service;
 	struct service *service = bpf_map_lookup_elem(&services, &index);
@@ -209,8 +209,8 @@ static __always_inline enum reason new_flow_backend(const struct packet *p, cons
 		return REASON_BAD_TABLE;
 	if (svc->kind == SVC_LOAD_BALANCER && !ranges_allow(service, index, &p->flow.saddr))
 		return REASON_SOURCE_RANGE;
-	scope = new_flow_scope(service, svc, inside);
-	choice->direct = inside || p->is_forwarded ? 0 : dsr_option_mode(p, service->flags & SERVICE_DSR);
+	scope = new_flow_scope(service, svc, from_pod);
+	choice->direct = from_pod || p->is_forwarded ? 0 : dsr_option_mode(p, service->flags & SERVICE_DSR);
 	if (service->affinity_seconds)
 		state = affinity_find(&key, service, scope, choice);
 	if (state == AFFINITY_HOLDS)
@@ -236,15 +236,15 @@ static __always_inline enum reject new_flow_refusal(const struct packet *p, __u3
 /* Returns the flags of a flow. A pod keeps its address wherever the backend is, unless it is its
  * own backend: then its reply would not leave it. */
 static __always_inline __u8 new_flow_flags(const struct packet *p, const struct svc *svc,
-					   const struct choice *choice, bool inside)
+					   const struct choice *choice, bool from_pod)
 {
 	__u8 flags = svc->kind == SVC_LOAD_BALANCER ? CT_GUARDED : 0;
 
-	if (!inside)
+	if (!from_pod)
 		return flags | (choice->backend->flags & BACKEND_LOCAL ? CT_STACK : choice->direct);
 	if (addr_equal(&choice->backend->addr, &p->flow.saddr))
 		flags |= CT_POD;
-	return flags | CT_STACK | CT_INSIDE;
+	return flags | CT_STACK | CT_POD_FLOW;
 }
 
 /* Reports whether a packet without a row begins its flow, as far as its flags tell. */
@@ -266,7 +266,7 @@ static __always_inline bool new_flow_may_be_imported(const struct packet *p)
 }
 
 /* Points the first packet of a flow at a backend of a service. */
-static __always_inline int new_flow_choose(const struct packet *p, struct svc *svc, struct action *a, bool inside)
+static __always_inline int new_flow_choose(const struct packet *p, struct svc *svc, struct action *a, bool from_pod)
 {
 	struct choice choice = {};
 	enum reason reason;
@@ -274,7 +274,7 @@ static __always_inline int new_flow_choose(const struct packet *p, struct svc *s
 	/* a RST for a flow that is no longer known */
 	if (p->tcp_flags & TCP_RST || new_flow_may_be_imported(p))
 		return 0;
-	reason = new_flow_backend(p, svc, &choice, inside);
+	reason = new_flow_backend(p, svc, &choice, from_pod);
 	if (reason == REASON_NO_BACKEND)
 		a->reject = new_flow_refusal(p, svc->service);
 	if (reason != REASON_NONE || !choice.backend)
@@ -285,7 +285,7 @@ static __always_inline int new_flow_choose(const struct packet *p, struct svc *s
 	a->to.daddr = choice.backend->addr;
 	a->to.sport = p->flow.sport;
 	a->to.dport = choice.backend->port;
-	a->to.flags = new_flow_flags(p, svc, &choice, inside);
+	a->to.flags = new_flow_flags(p, svc, &choice, from_pod);
 	return choice.backend->flags & BACKEND_LOCAL;
 }
 
@@ -301,19 +301,19 @@ static __always_inline int new_flow_refuse_nowhere(const struct packet *p, struc
 }
 
 /* The same for a packet that may be for no service; such a packet passes. */
-static __always_inline int new_flow_target(const struct packet *p, struct action *a, bool inside)
+static __always_inline int new_flow_target(const struct packet *p, struct action *a, bool from_pod)
 {
-	struct svc *svc = new_flow_frontend(p, inside);
+	struct svc *svc = new_flow_frontend(p, from_pod);
 
-	if (!svc && !inside && p->is_forwarded)
+	if (!svc && !from_pod && p->is_forwarded)
 		svc = dsr_ingress_frontend(&p->flow);
 	if (!svc)
-		return inside ? new_flow_refuse_nowhere(p, a) : 0;
-	if (!inside && svc->kind == SVC_CLUSTER_IP && !cfg.external_clusterip)
+		return from_pod ? new_flow_refuse_nowhere(p, a) : 0;
+	if (!from_pod && svc->kind == SVC_CLUSTER_IP && !cfg.external_clusterip)
 		return action_drop(a, REASON_CLUSTER_IP);
-	if (!inside && p->is_forwarded && dsr_ingress_target(p, svc, a))
+	if (!from_pod && p->is_forwarded && dsr_ingress_target(p, svc, a))
 		return 0;
-	return new_flow_choose(p, svc, a, inside);
+	return new_flow_choose(p, svc, a, from_pod);
 }
 
 /* Reports whether another packet has established the flow since this one looked for its rows; if
@@ -369,16 +369,16 @@ static __always_inline int new_flow_enter_dsr(void *ctx, const struct packet *p,
 /* Handles the first packet of a flow, from outside or from a pod. Packets that another node
  * forwarded are not finished here, see dsr_return.h. All of it is inlined into one function, because
  * calls would cost more than the code between them. */
-static __always_inline int new_flow_decide(void *ctx, const struct packet *p, struct action *a, bool inside)
+static __always_inline int new_flow_decide(void *ctx, const struct packet *p, struct action *a, bool from_pod)
 {
-	new_flow_target(p, a, inside);
+	new_flow_target(p, a, from_pod);
 	if (a->verdict != VERDICT_REWRITE || new_flow_raced(p, a))
 		return 0;
 	if (p->is_forwarded) {
 		a->is_first = true;
 		return 0;
 	}
-	if (!inside && a->to.flags & CT_DSR)
+	if (!from_pod && a->to.flags & CT_DSR)
 		new_flow_enter_dsr(ctx, p, a);
 	else
 		new_flow_enter(ctx, p, a);

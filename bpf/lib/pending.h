@@ -222,7 +222,7 @@ static __always_inline bool pending_decide(void *ctx, const struct packet *p, st
 		return torn;
 	if (pending_refuses(p, a))
 		return true;
-	if (a->to.flags & CT_INSIDE || route_is_elsewhere(p, &a->to))
+	if (a->to.flags & CT_POD_FLOW || route_is_elsewhere(p, &a->to))
 		return true;
 	if (a->to.flags & CT_DSR)
 		return dsr_decide(ctx, p, row, a);

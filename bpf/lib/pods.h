@@ -5,7 +5,7 @@
 #pragma once
 
 #include "csum.h"
-#include "inside.h"
+#include "pod_flow.h"
 #include "jumbo.h"
 #include "maps.h"
 #include "packet.h"
@@ -96,7 +96,7 @@ enum {
  * sender; if it goes through tc_to_pod, that program asks when it may reach its receiver. */
 static __always_inline int pods_send(struct __sk_buff *skb, struct packet *p, const struct pod *pod, __u64 at)
 {
-	bool is_answer = inside_is_answer(skb, p);
+	bool is_answer = pod_flow_is_reply(skb, p);
 	__u32 ifindex = pod->ifindex;
 	__u64 in = EDT_FREE;
 

@@ -25,9 +25,9 @@ static __always_inline bool ranges_allow(const struct service *service, __u32 in
 
 /* Reports whether a client's address is a node's or in a node's pod CIDR, as far as the agent
  * knows. */
-static __always_inline bool ranges_are_inside(const struct addr *client)
+static __always_inline bool ranges_are_of_pods(const struct addr *client)
 {
-	struct range_key key = { .prefix_len = RANGE_BITS, .service = RANGES_INSIDE, .addr = *client };
+	struct range_key key = { .prefix_len = RANGE_BITS, .service = RANGES_PODS, .addr = *client };
 
 	return bpf_map_lookup_elem(&src_ranges, &key);
 }

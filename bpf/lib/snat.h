@@ -43,7 +43,7 @@ static __always_inline __be16 snat_port(__u64 hash, const struct ct_entry *row)
 	__u32 ports = cfg.snat_last - cfg.snat_first + 1, part = cfg.masquerade ? (ports + 1) / 2 : ports;
 	__u32 first = cfg.snat_first, pair;
 
-	if ((row->flags & (CT_POD | CT_INSIDE)) != CT_POD)
+	if ((row->flags & (CT_POD | CT_POD_FLOW)) != CT_POD)
 		return bpf_htons(first + (__u32)(hash >> 32) % part);
 	first += ports - part;
 	if (row->flags & CT_NODE)

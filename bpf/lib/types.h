@@ -119,7 +119,7 @@ struct range_key {
 };
 
 /* Used in place of a service index, which is never 0: the ranges of the cluster itself. */
-#define RANGES_INSIDE 0
+#define RANGES_PODS 0
 
 /* Likewise: the ranges from which Services get their ClusterIPs, and ClusterIPs outside of these. */
 #define RANGES_CLUSTER_IPS 0xffffffff
@@ -224,7 +224,7 @@ enum ct_flag {
 	/* Sent by a pod of this node to a service as packets: translated at the pod's
 	 * device and nowhere else. Together with CT_POD, the pod is its own backend, which
 	 * sees the node's address. */
-	CT_INSIDE = 64,
+	CT_POD_FLOW = 64,
 	CT_NODE = 128, /* sent by the node itself to a service as packets, see host_flow.h */
 };
 

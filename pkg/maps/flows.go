@@ -30,7 +30,7 @@ type (
 const (
 	FlowReply  = uint8(bpf.MapsCtFlagCT_REPLY)
 	FlowPod    = uint8(bpf.MapsCtFlagCT_POD)
-	FlowInside = uint8(bpf.MapsCtFlagCT_INSIDE)
+	FlowInside = uint8(bpf.MapsCtFlagCT_POD_FLOW)
 	FlowNode   = uint8(bpf.MapsCtFlagCT_NODE)
 	FlowStack  = uint8(bpf.MapsCtFlagCT_STACK)
 )

@@ -46,7 +46,7 @@ type Maps struct {
 	RouteEpoch, DsrHints, RangeEpochs *ebpf.Map
 	Served, LinkAddrs                 *ebpf.Map
 	Pods, PodLinks                    *ebpf.Map
-	PodsDial, MasqSkip                *ebpf.Map
+	PacketClients, MasqSkip           *ebpf.Map
 	PodRates, PodPaces                *ebpf.Map
 	ShareRates                        *ebpf.Map
 	SharePaces                        *ebpf.Map
@@ -139,7 +139,7 @@ func (m *Maps) fields() []field {
 		{Info{Name: "former", Row: "0 -> the tick until which the stack may have connections of before", WrittenBy: "datapath", ReadBy: "tc, xdp, pod"}, &m.Former, nil},
 		{Info{Name: "link_addrs", Row: "interface -> its hardware address", WrittenBy: "datapath", ReadBy: "xdp"}, &m.LinkAddrs, nil},
 		{Info{Name: "pods", Row: "address -> interface, both hardware addresses, proxy, whether it has BBR", WrittenBy: "podnet", ReadBy: "sock, tc, xdp, pod"}, &m.Pods, nil},
-		{Info{Name: "pods_dial", Row: "0 -> who has sent packets to a service: a pod, the node", WrittenBy: "tc, pod", ReadBy: "tc, pod"}, &m.PodsDial, nil},
+		{Info{Name: "packet_clients", Row: "0 -> who has sent packets to a service: a pod, the node", WrittenBy: "tc, pod", ReadBy: "tc, pod"}, &m.PacketClients, nil},
 		{Info{Name: "masq_skip", Row: "prefix -> 1, if pods are known there", WrittenBy: "podnet", ReadBy: "tc, pod"}, &m.MasqSkip, nil},
 		{Info{Name: "cluster_nodes", Row: "address -> hash of its node's name, the node's number, whether it is this one", WrittenBy: "nodes", ReadBy: "nodes, tc, xdp, pod"},
 			&m.ClusterNodes, nil},

@@ -18,7 +18,7 @@ import (
 // dials tells the programs that a pod has sent packets to a service before.
 func (h *house) dials(t *testing.T) {
 	t.Helper()
-	if err := h.maps.PodsDial.Put(uint32(0), uint32(1)); err != nil {
+	if err := h.maps.PacketClients.Put(uint32(0), uint32(1)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -65,7 +65,7 @@ func (r *run) rowOf(entry *maps.FlowRow) Row {
 		Dest:   netip.AddrPortFrom(maps.NetipOf(entry.Daddr), maps.PortOf(entry.Dport)),
 		Way:    Way{int(entry.Ifindex), entry.Dmac, entry.Smac},
 		Reply:  entry.Flags&uint8(bpf.MapsCtFlagCT_REPLY) != 0, Guarded: entry.Flags&uint8(bpf.MapsCtFlagCT_GUARDED) != 0,
-		Local: entry.Flags&uint8(bpf.MapsCtFlagCT_STACK) != 0, Inside: entry.Flags&uint8(bpf.MapsCtFlagCT_INSIDE) != 0,
+		Local: entry.Flags&uint8(bpf.MapsCtFlagCT_STACK) != 0, Inside: entry.Flags&uint8(bpf.MapsCtFlagCT_POD_FLOW) != 0,
 		Own: entry.Flags&uint8(bpf.MapsCtFlagCT_POD) != 0, Direct: Direct(maps.DirectMode(entry.Flags)), Seen: entry.Seen, State: State(entry.State),
 		Reached: entry.SeqHi, Dialed: entry.SynHi,
 	}

@@ -74,7 +74,7 @@ func (w *world) begin() (*run, error) {
 		return nil, err
 	}
 	if err := errors.Join(w.maps.RouteEpoch.Put(uint32(0), maps.Ways{}), w.maps.RangeEpochs.Put(uint32(0), maps.RangeEpoch{}), w.forgetAsked(),
-		w.maps.PodsDial.Put(uint32(0), uint32(0))); err != nil {
+		w.maps.PacketClients.Put(uint32(0), uint32(0))); err != nil {
 		return nil, err
 	}
 	clear(w.tables.Services)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* This file contains how a packet is recognized as part of a flow that a pod began by sending
  * packets to a service, and not through a socket that a socket program pointed at a backend
- * (CT_INSIDE).
+ * (CT_POD_FLOW).
  *
  * Such a flow is translated only at its client's device: requests as they leave the client, replies
  * as they enter it. Everything between, the stack, other programs and other nodes, sees the pod and
@@ -13,24 +13,24 @@
 
 /* Who has begun such a flow: a pod, or the node itself (CT_NODE), whose replies from pods are
  * translated as they leave the pod. */
-enum inside_user {
-	INSIDE_POD = 1,
-	INSIDE_NODE = 2,
+enum packet_client {
+	PACKET_CLIENT_POD = 1,
+	PACKET_CLIENT_NODE = 2,
 };
 
 /* Reports whether there ever was a flow of any of these. */
-static __always_inline bool inside_is_used(__u32 by)
+static __always_inline bool packet_clients_have(__u32 by)
 {
-	__u32 zero = 0, *used = bpf_map_lookup_elem(&pods_dial, &zero);
+	__u32 zero = 0, *used = bpf_map_lookup_elem(&packet_clients, &zero);
 
 	return used && *(volatile __u32 *)used & by;
 }
 
 /* Notes that there is such a flow. Both its row and this are written before its first packet goes
  * on. */
-static __always_inline void inside_use(__u32 by)
+static __always_inline void packet_clients_note(__u32 by)
 {
-	__u32 zero = 0, *used = bpf_map_lookup_elem(&pods_dial, &zero);
+	__u32 zero = 0, *used = bpf_map_lookup_elem(&packet_clients, &zero);
 
 	if (used && !(*(volatile __u32 *)used & by))
 		__sync_fetch_and_or(used, by);
@@ -38,7 +38,7 @@ static __always_inline void inside_use(__u32 by)
 
 /* Reads the ports of a packet whose addresses and protocol are known. False: they are not where
  * nearly all packets have them. */
-static __always_inline bool inside_read(struct __sk_buff *skb, struct packet *p)
+static __always_inline bool pod_flow_read(struct __sk_buff *skb, struct packet *p)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct iphdr *ip4 = data + sizeof(struct ethhdr);
@@ -56,7 +56,7 @@ static __always_inline bool inside_read(struct __sk_buff *skb, struct packet *p)
 
 /* Reports whether a packet may begin a flow. Of TCP only a SYN does, so that packets of connections
  * that go elsewhere cost nothing more. */
-static __always_inline bool inside_begins(struct __sk_buff *skb, const struct packet *p)
+static __always_inline bool pod_flow_begins(struct __sk_buff *skb, const struct packet *p)
 {
 	__u32 l4 = sizeof(struct ethhdr) + (p->is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
 	struct tcphdr *tcp = (void *)(long)skb->data + l4;
@@ -68,7 +68,7 @@ static __always_inline bool inside_begins(struct __sk_buff *skb, const struct pa
 
 /* Reports whether a flow has a row, in either direction. The row may become another flow's before
  * it is read; then this flow no longer has one. Not static, to have a stack frame of its own. */
-__noinline int inside_is_known(const struct flow *flow)
+__noinline int pod_flow_is_known(const struct flow *flow)
 {
 	struct ct_entry *row;
 	struct flow key; /* as in ct_known */
@@ -79,19 +79,19 @@ __noinline int inside_is_known(const struct flow *flow)
 	row = table_lookup(&key);
 	if (!row)
 		row = bpf_map_lookup_elem(&ct_pending, &key);
-	return row && row->flags & (CT_INSIDE | CT_NODE);
+	return row && row->flags & (CT_POD_FLOW | CT_NODE);
 }
 
 /* The same for a packet without ports or with them in an unusual place. Any ICMP packet may be. */
-__noinline int inside_is_odd(struct __sk_buff *skb, struct packet *p)
+__noinline int pod_flow_is_odd(struct __sk_buff *skb, struct packet *p)
 {
 	if (!p)
 		return false;
 	switch (read_packet(skb, p, 0)) {
 	case PARSED_FLOW:
-		return inside_is_known(&p->flow);
+		return pod_flow_is_known(&p->flow);
 	case PARSED_LATER:
-		return fragment_complete(p) && inside_is_known(&p->flow);
+		return fragment_complete(p) && pod_flow_is_known(&p->flow);
 	case PARSED_ICMP:
 		return true;
 	}
@@ -99,9 +99,9 @@ __noinline int inside_is_odd(struct __sk_buff *skb, struct packet *p)
 }
 
 /* Reports whether a packet for a pod replies to what the pod sent to a service. */
-static __always_inline bool inside_is_answer(struct __sk_buff *skb, struct packet *p)
+static __always_inline bool pod_flow_is_reply(struct __sk_buff *skb, struct packet *p)
 {
-	if (!inside_is_used(INSIDE_POD))
+	if (!packet_clients_have(PACKET_CLIENT_POD))
 		return false;
-	return inside_read(skb, p) ? inside_is_known(&p->flow) : inside_is_odd(skb, p);
+	return pod_flow_read(skb, p) ? pod_flow_is_known(&p->flow) : pod_flow_is_odd(skb, p);
 }
