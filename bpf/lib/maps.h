@@ -269,7 +269,7 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, __u32);
-} former SEC(".maps");
+} conntrack_import SEC(".maps");
 
 /* The MAC addresses of the devices that packets come in by. */
 struct {

@@ -254,14 +254,14 @@ static __always_inline bool packet_begins_flow(const struct packet *p)
 }
 
 /* Reports whether a packet may belong to a connection that the stack translated before our programs
- * were attached, see `former`. */
+ * were attached, see `conntrack_import`. */
 static __always_inline bool new_flow_may_be_imported(const struct packet *p)
 {
 	__u32 zero = 0, *until;
 
 	if (packet_begins_flow(p))
 		return false;
-	until = bpf_map_lookup_elem(&former, &zero);
+	until = bpf_map_lookup_elem(&conntrack_import, &zero);
 	return until && *until && (__s32)(*until - ct_now()) >= 0;
 }
 

@@ -16,58 +16,58 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	TcMapAffinity      = "affinity"
-	TcMapAllowances    = "allowances"
-	TcMapBackends      = "backends"
-	TcMapClusterNodes  = "cluster_nodes"
-	TcMapConnOrigins   = "conn_origins"
-	TcMapCounters      = "counters"
-	TcMapCt            = "ct"
-	TcMapCtOld         = "ct_old"
-	TcMapCtOpened      = "ct_opened"
-	TcMapCtPending     = "ct_pending"
-	TcMapCtStage       = "ct_stage"
-	TcMapDsrHints      = "dsr_hints"
-	TcMapEarlyFrames   = "early_frames"
-	TcMapEarlyMarks    = "early_marks"
-	TcMapEarlyTally    = "early_tally"
-	TcMapEvents        = "events"
-	TcMapFibCache      = "fib_cache"
-	TcMapFormer        = "former"
-	TcMapFrags         = "frags"
-	TcMapLate          = "late"
-	TcMapLinkAddrs     = "link_addrs"
-	TcMapLruStats      = "lru_stats"
-	TcMapMasqSkip      = "masq_skip"
-	TcMapNames         = "names"
-	TcMapNodeAddrs     = "node_addrs"
-	TcMapNodeSources   = "node_sources"
-	TcMapOptout        = "optout"
-	TcMapOptoutKinds   = "optout_kinds"
-	TcMapPacketClients = "packet_clients"
-	TcMapPodLinks      = "pod_links"
-	TcMapPodPaces      = "pod_paces"
-	TcMapPodRates      = "pod_rates"
-	TcMapPods          = "pods"
-	TcMapRangeEpochs   = "range_epochs"
-	TcMapRouteEpoch    = "route_epoch"
-	TcMapServed        = "served"
-	TcMapServices      = "services"
-	TcMapSharePaces    = "share_paces"
-	TcMapShareRates    = "share_rates"
-	TcMapSlots         = "slots"
-	TcMapSnatAddrs     = "snat_addrs"
-	TcMapSockBackends  = "sock_backends"
-	TcMapSockOrigins   = "sock_origins"
-	TcMapSrcRanges     = "src_ranges"
-	TcMapSvcs          = "svcs"
-	TcMapTunnel        = "tunnel"
-	TcMapWatch         = "watch"
-	TcMapWatched       = "watched"
-	TcProgTcFromNetdev = "tc_from_netdev"
-	TcProgTcFromTunnel = "tc_from_tunnel"
-	TcProgTcToNetdev   = "tc_to_netdev"
-	TcVarCfg           = "cfg"
+	TcMapAffinity        = "affinity"
+	TcMapAllowances      = "allowances"
+	TcMapBackends        = "backends"
+	TcMapClusterNodes    = "cluster_nodes"
+	TcMapConnOrigins     = "conn_origins"
+	TcMapConntrackImport = "conntrack_import"
+	TcMapCounters        = "counters"
+	TcMapCt              = "ct"
+	TcMapCtOld           = "ct_old"
+	TcMapCtOpened        = "ct_opened"
+	TcMapCtPending       = "ct_pending"
+	TcMapCtStage         = "ct_stage"
+	TcMapDsrHints        = "dsr_hints"
+	TcMapEarlyFrames     = "early_frames"
+	TcMapEarlyMarks      = "early_marks"
+	TcMapEarlyTally      = "early_tally"
+	TcMapEvents          = "events"
+	TcMapFibCache        = "fib_cache"
+	TcMapFrags           = "frags"
+	TcMapLate            = "late"
+	TcMapLinkAddrs       = "link_addrs"
+	TcMapLruStats        = "lru_stats"
+	TcMapMasqSkip        = "masq_skip"
+	TcMapNames           = "names"
+	TcMapNodeAddrs       = "node_addrs"
+	TcMapNodeSources     = "node_sources"
+	TcMapOptout          = "optout"
+	TcMapOptoutKinds     = "optout_kinds"
+	TcMapPacketClients   = "packet_clients"
+	TcMapPodLinks        = "pod_links"
+	TcMapPodPaces        = "pod_paces"
+	TcMapPodRates        = "pod_rates"
+	TcMapPods            = "pods"
+	TcMapRangeEpochs     = "range_epochs"
+	TcMapRouteEpoch      = "route_epoch"
+	TcMapServed          = "served"
+	TcMapServices        = "services"
+	TcMapSharePaces      = "share_paces"
+	TcMapShareRates      = "share_rates"
+	TcMapSlots           = "slots"
+	TcMapSnatAddrs       = "snat_addrs"
+	TcMapSockBackends    = "sock_backends"
+	TcMapSockOrigins     = "sock_origins"
+	TcMapSrcRanges       = "src_ranges"
+	TcMapSvcs            = "svcs"
+	TcMapTunnel          = "tunnel"
+	TcMapWatch           = "watch"
+	TcMapWatched         = "watched"
+	TcProgTcFromNetdev   = "tc_from_netdev"
+	TcProgTcFromTunnel   = "tc_from_tunnel"
+	TcProgTcToNetdev     = "tc_to_netdev"
+	TcVarCfg             = "cfg"
 )
 
 // LoadTc returns the embedded CollectionSpec for Tc.
@@ -121,54 +121,54 @@ type TcProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TcMapSpecs struct {
-	Affinity      *ebpf.MapSpec `ebpf:"affinity"`
-	Allowances    *ebpf.MapSpec `ebpf:"allowances"`
-	Backends      *ebpf.MapSpec `ebpf:"backends"`
-	ClusterNodes  *ebpf.MapSpec `ebpf:"cluster_nodes"`
-	ConnOrigins   *ebpf.MapSpec `ebpf:"conn_origins"`
-	Counters      *ebpf.MapSpec `ebpf:"counters"`
-	Ct            *ebpf.MapSpec `ebpf:"ct"`
-	CtOld         *ebpf.MapSpec `ebpf:"ct_old"`
-	CtOpened      *ebpf.MapSpec `ebpf:"ct_opened"`
-	CtPending     *ebpf.MapSpec `ebpf:"ct_pending"`
-	CtStage       *ebpf.MapSpec `ebpf:"ct_stage"`
-	DsrHints      *ebpf.MapSpec `ebpf:"dsr_hints"`
-	EarlyFrames   *ebpf.MapSpec `ebpf:"early_frames"`
-	EarlyMarks    *ebpf.MapSpec `ebpf:"early_marks"`
-	EarlyTally    *ebpf.MapSpec `ebpf:"early_tally"`
-	Events        *ebpf.MapSpec `ebpf:"events"`
-	FibCache      *ebpf.MapSpec `ebpf:"fib_cache"`
-	Former        *ebpf.MapSpec `ebpf:"former"`
-	Frags         *ebpf.MapSpec `ebpf:"frags"`
-	Late          *ebpf.MapSpec `ebpf:"late"`
-	LinkAddrs     *ebpf.MapSpec `ebpf:"link_addrs"`
-	LruStats      *ebpf.MapSpec `ebpf:"lru_stats"`
-	MasqSkip      *ebpf.MapSpec `ebpf:"masq_skip"`
-	Names         *ebpf.MapSpec `ebpf:"names"`
-	NodeAddrs     *ebpf.MapSpec `ebpf:"node_addrs"`
-	NodeSources   *ebpf.MapSpec `ebpf:"node_sources"`
-	Optout        *ebpf.MapSpec `ebpf:"optout"`
-	OptoutKinds   *ebpf.MapSpec `ebpf:"optout_kinds"`
-	PacketClients *ebpf.MapSpec `ebpf:"packet_clients"`
-	PodLinks      *ebpf.MapSpec `ebpf:"pod_links"`
-	PodPaces      *ebpf.MapSpec `ebpf:"pod_paces"`
-	PodRates      *ebpf.MapSpec `ebpf:"pod_rates"`
-	Pods          *ebpf.MapSpec `ebpf:"pods"`
-	RangeEpochs   *ebpf.MapSpec `ebpf:"range_epochs"`
-	RouteEpoch    *ebpf.MapSpec `ebpf:"route_epoch"`
-	Served        *ebpf.MapSpec `ebpf:"served"`
-	Services      *ebpf.MapSpec `ebpf:"services"`
-	SharePaces    *ebpf.MapSpec `ebpf:"share_paces"`
-	ShareRates    *ebpf.MapSpec `ebpf:"share_rates"`
-	Slots         *ebpf.MapSpec `ebpf:"slots"`
-	SnatAddrs     *ebpf.MapSpec `ebpf:"snat_addrs"`
-	SockBackends  *ebpf.MapSpec `ebpf:"sock_backends"`
-	SockOrigins   *ebpf.MapSpec `ebpf:"sock_origins"`
-	SrcRanges     *ebpf.MapSpec `ebpf:"src_ranges"`
-	Svcs          *ebpf.MapSpec `ebpf:"svcs"`
-	Tunnel        *ebpf.MapSpec `ebpf:"tunnel"`
-	Watch         *ebpf.MapSpec `ebpf:"watch"`
-	Watched       *ebpf.MapSpec `ebpf:"watched"`
+	Affinity        *ebpf.MapSpec `ebpf:"affinity"`
+	Allowances      *ebpf.MapSpec `ebpf:"allowances"`
+	Backends        *ebpf.MapSpec `ebpf:"backends"`
+	ClusterNodes    *ebpf.MapSpec `ebpf:"cluster_nodes"`
+	ConnOrigins     *ebpf.MapSpec `ebpf:"conn_origins"`
+	ConntrackImport *ebpf.MapSpec `ebpf:"conntrack_import"`
+	Counters        *ebpf.MapSpec `ebpf:"counters"`
+	Ct              *ebpf.MapSpec `ebpf:"ct"`
+	CtOld           *ebpf.MapSpec `ebpf:"ct_old"`
+	CtOpened        *ebpf.MapSpec `ebpf:"ct_opened"`
+	CtPending       *ebpf.MapSpec `ebpf:"ct_pending"`
+	CtStage         *ebpf.MapSpec `ebpf:"ct_stage"`
+	DsrHints        *ebpf.MapSpec `ebpf:"dsr_hints"`
+	EarlyFrames     *ebpf.MapSpec `ebpf:"early_frames"`
+	EarlyMarks      *ebpf.MapSpec `ebpf:"early_marks"`
+	EarlyTally      *ebpf.MapSpec `ebpf:"early_tally"`
+	Events          *ebpf.MapSpec `ebpf:"events"`
+	FibCache        *ebpf.MapSpec `ebpf:"fib_cache"`
+	Frags           *ebpf.MapSpec `ebpf:"frags"`
+	Late            *ebpf.MapSpec `ebpf:"late"`
+	LinkAddrs       *ebpf.MapSpec `ebpf:"link_addrs"`
+	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
+	MasqSkip        *ebpf.MapSpec `ebpf:"masq_skip"`
+	Names           *ebpf.MapSpec `ebpf:"names"`
+	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
+	NodeSources     *ebpf.MapSpec `ebpf:"node_sources"`
+	Optout          *ebpf.MapSpec `ebpf:"optout"`
+	OptoutKinds     *ebpf.MapSpec `ebpf:"optout_kinds"`
+	PacketClients   *ebpf.MapSpec `ebpf:"packet_clients"`
+	PodLinks        *ebpf.MapSpec `ebpf:"pod_links"`
+	PodPaces        *ebpf.MapSpec `ebpf:"pod_paces"`
+	PodRates        *ebpf.MapSpec `ebpf:"pod_rates"`
+	Pods            *ebpf.MapSpec `ebpf:"pods"`
+	RangeEpochs     *ebpf.MapSpec `ebpf:"range_epochs"`
+	RouteEpoch      *ebpf.MapSpec `ebpf:"route_epoch"`
+	Served          *ebpf.MapSpec `ebpf:"served"`
+	Services        *ebpf.MapSpec `ebpf:"services"`
+	SharePaces      *ebpf.MapSpec `ebpf:"share_paces"`
+	ShareRates      *ebpf.MapSpec `ebpf:"share_rates"`
+	Slots           *ebpf.MapSpec `ebpf:"slots"`
+	SnatAddrs       *ebpf.MapSpec `ebpf:"snat_addrs"`
+	SockBackends    *ebpf.MapSpec `ebpf:"sock_backends"`
+	SockOrigins     *ebpf.MapSpec `ebpf:"sock_origins"`
+	SrcRanges       *ebpf.MapSpec `ebpf:"src_ranges"`
+	Svcs            *ebpf.MapSpec `ebpf:"svcs"`
+	Tunnel          *ebpf.MapSpec `ebpf:"tunnel"`
+	Watch           *ebpf.MapSpec `ebpf:"watch"`
+	Watched         *ebpf.MapSpec `ebpf:"watched"`
 }
 
 // TcVariableSpecs contains global variables before they are loaded into the kernel.
@@ -198,54 +198,54 @@ func (o *TcObjects) Close() error {
 //
 // It can be passed to LoadTcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TcMaps struct {
-	Affinity      *ebpf.Map `ebpf:"affinity"`
-	Allowances    *ebpf.Map `ebpf:"allowances"`
-	Backends      *ebpf.Map `ebpf:"backends"`
-	ClusterNodes  *ebpf.Map `ebpf:"cluster_nodes"`
-	ConnOrigins   *ebpf.Map `ebpf:"conn_origins"`
-	Counters      *ebpf.Map `ebpf:"counters"`
-	Ct            *ebpf.Map `ebpf:"ct"`
-	CtOld         *ebpf.Map `ebpf:"ct_old"`
-	CtOpened      *ebpf.Map `ebpf:"ct_opened"`
-	CtPending     *ebpf.Map `ebpf:"ct_pending"`
-	CtStage       *ebpf.Map `ebpf:"ct_stage"`
-	DsrHints      *ebpf.Map `ebpf:"dsr_hints"`
-	EarlyFrames   *ebpf.Map `ebpf:"early_frames"`
-	EarlyMarks    *ebpf.Map `ebpf:"early_marks"`
-	EarlyTally    *ebpf.Map `ebpf:"early_tally"`
-	Events        *ebpf.Map `ebpf:"events"`
-	FibCache      *ebpf.Map `ebpf:"fib_cache"`
-	Former        *ebpf.Map `ebpf:"former"`
-	Frags         *ebpf.Map `ebpf:"frags"`
-	Late          *ebpf.Map `ebpf:"late"`
-	LinkAddrs     *ebpf.Map `ebpf:"link_addrs"`
-	LruStats      *ebpf.Map `ebpf:"lru_stats"`
-	MasqSkip      *ebpf.Map `ebpf:"masq_skip"`
-	Names         *ebpf.Map `ebpf:"names"`
-	NodeAddrs     *ebpf.Map `ebpf:"node_addrs"`
-	NodeSources   *ebpf.Map `ebpf:"node_sources"`
-	Optout        *ebpf.Map `ebpf:"optout"`
-	OptoutKinds   *ebpf.Map `ebpf:"optout_kinds"`
-	PacketClients *ebpf.Map `ebpf:"packet_clients"`
-	PodLinks      *ebpf.Map `ebpf:"pod_links"`
-	PodPaces      *ebpf.Map `ebpf:"pod_paces"`
-	PodRates      *ebpf.Map `ebpf:"pod_rates"`
-	Pods          *ebpf.Map `ebpf:"pods"`
-	RangeEpochs   *ebpf.Map `ebpf:"range_epochs"`
-	RouteEpoch    *ebpf.Map `ebpf:"route_epoch"`
-	Served        *ebpf.Map `ebpf:"served"`
-	Services      *ebpf.Map `ebpf:"services"`
-	SharePaces    *ebpf.Map `ebpf:"share_paces"`
-	ShareRates    *ebpf.Map `ebpf:"share_rates"`
-	Slots         *ebpf.Map `ebpf:"slots"`
-	SnatAddrs     *ebpf.Map `ebpf:"snat_addrs"`
-	SockBackends  *ebpf.Map `ebpf:"sock_backends"`
-	SockOrigins   *ebpf.Map `ebpf:"sock_origins"`
-	SrcRanges     *ebpf.Map `ebpf:"src_ranges"`
-	Svcs          *ebpf.Map `ebpf:"svcs"`
-	Tunnel        *ebpf.Map `ebpf:"tunnel"`
-	Watch         *ebpf.Map `ebpf:"watch"`
-	Watched       *ebpf.Map `ebpf:"watched"`
+	Affinity        *ebpf.Map `ebpf:"affinity"`
+	Allowances      *ebpf.Map `ebpf:"allowances"`
+	Backends        *ebpf.Map `ebpf:"backends"`
+	ClusterNodes    *ebpf.Map `ebpf:"cluster_nodes"`
+	ConnOrigins     *ebpf.Map `ebpf:"conn_origins"`
+	ConntrackImport *ebpf.Map `ebpf:"conntrack_import"`
+	Counters        *ebpf.Map `ebpf:"counters"`
+	Ct              *ebpf.Map `ebpf:"ct"`
+	CtOld           *ebpf.Map `ebpf:"ct_old"`
+	CtOpened        *ebpf.Map `ebpf:"ct_opened"`
+	CtPending       *ebpf.Map `ebpf:"ct_pending"`
+	CtStage         *ebpf.Map `ebpf:"ct_stage"`
+	DsrHints        *ebpf.Map `ebpf:"dsr_hints"`
+	EarlyFrames     *ebpf.Map `ebpf:"early_frames"`
+	EarlyMarks      *ebpf.Map `ebpf:"early_marks"`
+	EarlyTally      *ebpf.Map `ebpf:"early_tally"`
+	Events          *ebpf.Map `ebpf:"events"`
+	FibCache        *ebpf.Map `ebpf:"fib_cache"`
+	Frags           *ebpf.Map `ebpf:"frags"`
+	Late            *ebpf.Map `ebpf:"late"`
+	LinkAddrs       *ebpf.Map `ebpf:"link_addrs"`
+	LruStats        *ebpf.Map `ebpf:"lru_stats"`
+	MasqSkip        *ebpf.Map `ebpf:"masq_skip"`
+	Names           *ebpf.Map `ebpf:"names"`
+	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
+	NodeSources     *ebpf.Map `ebpf:"node_sources"`
+	Optout          *ebpf.Map `ebpf:"optout"`
+	OptoutKinds     *ebpf.Map `ebpf:"optout_kinds"`
+	PacketClients   *ebpf.Map `ebpf:"packet_clients"`
+	PodLinks        *ebpf.Map `ebpf:"pod_links"`
+	PodPaces        *ebpf.Map `ebpf:"pod_paces"`
+	PodRates        *ebpf.Map `ebpf:"pod_rates"`
+	Pods            *ebpf.Map `ebpf:"pods"`
+	RangeEpochs     *ebpf.Map `ebpf:"range_epochs"`
+	RouteEpoch      *ebpf.Map `ebpf:"route_epoch"`
+	Served          *ebpf.Map `ebpf:"served"`
+	Services        *ebpf.Map `ebpf:"services"`
+	SharePaces      *ebpf.Map `ebpf:"share_paces"`
+	ShareRates      *ebpf.Map `ebpf:"share_rates"`
+	Slots           *ebpf.Map `ebpf:"slots"`
+	SnatAddrs       *ebpf.Map `ebpf:"snat_addrs"`
+	SockBackends    *ebpf.Map `ebpf:"sock_backends"`
+	SockOrigins     *ebpf.Map `ebpf:"sock_origins"`
+	SrcRanges       *ebpf.Map `ebpf:"src_ranges"`
+	Svcs            *ebpf.Map `ebpf:"svcs"`
+	Tunnel          *ebpf.Map `ebpf:"tunnel"`
+	Watch           *ebpf.Map `ebpf:"watch"`
+	Watched         *ebpf.Map `ebpf:"watched"`
 }
 
 func (m *TcMaps) Close() error {
@@ -255,6 +255,7 @@ func (m *TcMaps) Close() error {
 		m.Backends,
 		m.ClusterNodes,
 		m.ConnOrigins,
+		m.ConntrackImport,
 		m.Counters,
 		m.Ct,
 		m.CtOld,
@@ -267,7 +268,6 @@ func (m *TcMaps) Close() error {
 		m.EarlyTally,
 		m.Events,
 		m.FibCache,
-		m.Former,
 		m.Frags,
 		m.Late,
 		m.LinkAddrs,

@@ -13,10 +13,10 @@ import (
 // live ones, unless what they say does not concern a packet that begins a flow and goes nowhere.
 func TestTrialReadsWhatProgramsRead(t *testing.T) {
 	other := []string{
-		"route_epoch",  // it asks the kernel, whatever changed
-		"range_epochs", // a new flow is checked by the ranges themselves
-		"former",       // no packet of a trial belongs to a connection of before
-		"watch",        // nobody is told of a trial
+		"route_epoch",      // it asks the kernel, whatever changed
+		"range_epochs",     // a new flow is checked by the ranges themselves
+		"conntrack_import", // no packet of a trial belongs to a connection of before
+		"watch",            // nobody is told of a trial
 	}
 	writers := map[string]string{}
 	for _, info := range (&maps.Maps{}).All() {

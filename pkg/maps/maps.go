@@ -53,7 +53,7 @@ type Maps struct {
 	ClusterNodes                      *ebpf.Map
 	NodeSources                       *ebpf.Map
 	Tunnel                            *ebpf.Map
-	Former                            *ebpf.Map
+	ConntrackImport                   *ebpf.Map
 
 	Watch, Watched, Events *ebpf.Map
 
@@ -136,7 +136,7 @@ func (m *Maps) fields() []field {
 			&m.DsrHints, nil},
 		{Info{Name: "served", Row: "interface -> 1, if what leaves there is translated", WrittenBy: "datapath", ReadBy: "tc, pod"}, &m.Served, nil},
 		{Info{Name: "tunnel", Row: "0 -> interface that leads to the pods of other nodes", WrittenBy: "datapath", ReadBy: "tc, xdp, pod"}, &m.Tunnel, nil},
-		{Info{Name: "former", Row: "0 -> the tick until which the stack may have connections of before", WrittenBy: "datapath", ReadBy: "tc, xdp, pod"}, &m.Former, nil},
+		{Info{Name: "conntrack_import", Row: "0 -> the tick until which the stack may have connections of before", WrittenBy: "datapath", ReadBy: "tc, xdp, pod"}, &m.ConntrackImport, nil},
 		{Info{Name: "link_addrs", Row: "interface -> its hardware address", WrittenBy: "datapath", ReadBy: "xdp"}, &m.LinkAddrs, nil},
 		{Info{Name: "pods", Row: "address -> interface, both hardware addresses, proxy, whether it has BBR", WrittenBy: "podnet", ReadBy: "sock, tc, xdp, pod"}, &m.Pods, nil},
 		{Info{Name: "packet_clients", Row: "0 -> who has sent packets to a service: a pod, the node", WrittenBy: "tc, pod", ReadBy: "tc, pod"}, &m.PacketClients, nil},

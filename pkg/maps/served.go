@@ -37,7 +37,7 @@ func (m *Maps) SetServed(want map[uint32]bool) error {
 // SetFormer sets the tick until which a packet that does not open a connection may belong to one
 // that the stack translates.
 func (m *Maps) SetFormer(until uint32) error {
-	if err := m.Former.Put(uint32(0), until); err != nil {
+	if err := m.ConntrackImport.Put(uint32(0), until); err != nil {
 		return fmt.Errorf("write until when the stack may translate older connections: %w", err)
 	}
 	return nil

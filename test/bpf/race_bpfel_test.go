@@ -36,66 +36,66 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	RaceMapAffinity      = "affinity"
-	RaceMapAllowances    = "allowances"
-	RaceMapBackends      = "backends"
-	RaceMapClusterNodes  = "cluster_nodes"
-	RaceMapConnOrigins   = "conn_origins"
-	RaceMapCounters      = "counters"
-	RaceMapCt            = "ct"
-	RaceMapCtOld         = "ct_old"
-	RaceMapCtOpened      = "ct_opened"
-	RaceMapCtPending     = "ct_pending"
-	RaceMapCtStage       = "ct_stage"
-	RaceMapDsrHints      = "dsr_hints"
-	RaceMapEarlyFrames   = "early_frames"
-	RaceMapEarlyMarks    = "early_marks"
-	RaceMapEarlyTally    = "early_tally"
-	RaceMapEvents        = "events"
-	RaceMapFibCache      = "fib_cache"
-	RaceMapFormer        = "former"
-	RaceMapFrags         = "frags"
-	RaceMapLate          = "late"
-	RaceMapLinkAddrs     = "link_addrs"
-	RaceMapLruStats      = "lru_stats"
-	RaceMapMasqSkip      = "masq_skip"
-	RaceMapNames         = "names"
-	RaceMapNodeAddrs     = "node_addrs"
-	RaceMapNodeSources   = "node_sources"
-	RaceMapOptout        = "optout"
-	RaceMapOptoutKinds   = "optout_kinds"
-	RaceMapPacketClients = "packet_clients"
-	RaceMapPodLinks      = "pod_links"
-	RaceMapPodPaces      = "pod_paces"
-	RaceMapPodRates      = "pod_rates"
-	RaceMapPods          = "pods"
-	RaceMapRaceSteps     = "race_steps"
-	RaceMapRangeEpochs   = "range_epochs"
-	RaceMapRouteEpoch    = "route_epoch"
-	RaceMapServed        = "served"
-	RaceMapServices      = "services"
-	RaceMapSharePaces    = "share_paces"
-	RaceMapShareRates    = "share_rates"
-	RaceMapSlots         = "slots"
-	RaceMapSnatAddrs     = "snat_addrs"
-	RaceMapSockBackends  = "sock_backends"
-	RaceMapSockOrigins   = "sock_origins"
-	RaceMapSrcRanges     = "src_ranges"
-	RaceMapSvcs          = "svcs"
-	RaceMapTunnel        = "tunnel"
-	RaceMapWatch         = "watch"
-	RaceMapWatched       = "watched"
-	RaceProgRaceEnd      = "race_end"
-	RaceProgTcFromNetdev = "tc_from_netdev"
-	RaceProgTcFromTunnel = "tc_from_tunnel"
-	RaceProgTcToNetdev   = "tc_to_netdev"
-	RaceVarCfg           = "cfg"
-	RaceVarRaceAccesses  = "race_accesses"
-	RaceVarRaceAt        = "race_at"
-	RaceVarRaceFirst     = "race_first"
-	RaceVarRaceLast      = "race_last"
-	RaceVarRaceWon       = "race_won"
-	RaceVarSockType      = "sock_type"
+	RaceMapAffinity        = "affinity"
+	RaceMapAllowances      = "allowances"
+	RaceMapBackends        = "backends"
+	RaceMapClusterNodes    = "cluster_nodes"
+	RaceMapConnOrigins     = "conn_origins"
+	RaceMapConntrackImport = "conntrack_import"
+	RaceMapCounters        = "counters"
+	RaceMapCt              = "ct"
+	RaceMapCtOld           = "ct_old"
+	RaceMapCtOpened        = "ct_opened"
+	RaceMapCtPending       = "ct_pending"
+	RaceMapCtStage         = "ct_stage"
+	RaceMapDsrHints        = "dsr_hints"
+	RaceMapEarlyFrames     = "early_frames"
+	RaceMapEarlyMarks      = "early_marks"
+	RaceMapEarlyTally      = "early_tally"
+	RaceMapEvents          = "events"
+	RaceMapFibCache        = "fib_cache"
+	RaceMapFrags           = "frags"
+	RaceMapLate            = "late"
+	RaceMapLinkAddrs       = "link_addrs"
+	RaceMapLruStats        = "lru_stats"
+	RaceMapMasqSkip        = "masq_skip"
+	RaceMapNames           = "names"
+	RaceMapNodeAddrs       = "node_addrs"
+	RaceMapNodeSources     = "node_sources"
+	RaceMapOptout          = "optout"
+	RaceMapOptoutKinds     = "optout_kinds"
+	RaceMapPacketClients   = "packet_clients"
+	RaceMapPodLinks        = "pod_links"
+	RaceMapPodPaces        = "pod_paces"
+	RaceMapPodRates        = "pod_rates"
+	RaceMapPods            = "pods"
+	RaceMapRaceSteps       = "race_steps"
+	RaceMapRangeEpochs     = "range_epochs"
+	RaceMapRouteEpoch      = "route_epoch"
+	RaceMapServed          = "served"
+	RaceMapServices        = "services"
+	RaceMapSharePaces      = "share_paces"
+	RaceMapShareRates      = "share_rates"
+	RaceMapSlots           = "slots"
+	RaceMapSnatAddrs       = "snat_addrs"
+	RaceMapSockBackends    = "sock_backends"
+	RaceMapSockOrigins     = "sock_origins"
+	RaceMapSrcRanges       = "src_ranges"
+	RaceMapSvcs            = "svcs"
+	RaceMapTunnel          = "tunnel"
+	RaceMapWatch           = "watch"
+	RaceMapWatched         = "watched"
+	RaceProgRaceEnd        = "race_end"
+	RaceProgTcFromNetdev   = "tc_from_netdev"
+	RaceProgTcFromTunnel   = "tc_from_tunnel"
+	RaceProgTcToNetdev     = "tc_to_netdev"
+	RaceVarCfg             = "cfg"
+	RaceVarRaceAccesses    = "race_accesses"
+	RaceVarRaceAt          = "race_at"
+	RaceVarRaceFirst       = "race_first"
+	RaceVarRaceLast        = "race_last"
+	RaceVarRaceWon         = "race_won"
+	RaceVarSockType        = "sock_type"
 )
 
 // LoadRace returns the embedded CollectionSpec for Race.
@@ -150,55 +150,55 @@ type RaceProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type RaceMapSpecs struct {
-	Affinity      *ebpf.MapSpec `ebpf:"affinity"`
-	Allowances    *ebpf.MapSpec `ebpf:"allowances"`
-	Backends      *ebpf.MapSpec `ebpf:"backends"`
-	ClusterNodes  *ebpf.MapSpec `ebpf:"cluster_nodes"`
-	ConnOrigins   *ebpf.MapSpec `ebpf:"conn_origins"`
-	Counters      *ebpf.MapSpec `ebpf:"counters"`
-	Ct            *ebpf.MapSpec `ebpf:"ct"`
-	CtOld         *ebpf.MapSpec `ebpf:"ct_old"`
-	CtOpened      *ebpf.MapSpec `ebpf:"ct_opened"`
-	CtPending     *ebpf.MapSpec `ebpf:"ct_pending"`
-	CtStage       *ebpf.MapSpec `ebpf:"ct_stage"`
-	DsrHints      *ebpf.MapSpec `ebpf:"dsr_hints"`
-	EarlyFrames   *ebpf.MapSpec `ebpf:"early_frames"`
-	EarlyMarks    *ebpf.MapSpec `ebpf:"early_marks"`
-	EarlyTally    *ebpf.MapSpec `ebpf:"early_tally"`
-	Events        *ebpf.MapSpec `ebpf:"events"`
-	FibCache      *ebpf.MapSpec `ebpf:"fib_cache"`
-	Former        *ebpf.MapSpec `ebpf:"former"`
-	Frags         *ebpf.MapSpec `ebpf:"frags"`
-	Late          *ebpf.MapSpec `ebpf:"late"`
-	LinkAddrs     *ebpf.MapSpec `ebpf:"link_addrs"`
-	LruStats      *ebpf.MapSpec `ebpf:"lru_stats"`
-	MasqSkip      *ebpf.MapSpec `ebpf:"masq_skip"`
-	Names         *ebpf.MapSpec `ebpf:"names"`
-	NodeAddrs     *ebpf.MapSpec `ebpf:"node_addrs"`
-	NodeSources   *ebpf.MapSpec `ebpf:"node_sources"`
-	Optout        *ebpf.MapSpec `ebpf:"optout"`
-	OptoutKinds   *ebpf.MapSpec `ebpf:"optout_kinds"`
-	PacketClients *ebpf.MapSpec `ebpf:"packet_clients"`
-	PodLinks      *ebpf.MapSpec `ebpf:"pod_links"`
-	PodPaces      *ebpf.MapSpec `ebpf:"pod_paces"`
-	PodRates      *ebpf.MapSpec `ebpf:"pod_rates"`
-	Pods          *ebpf.MapSpec `ebpf:"pods"`
-	RaceSteps     *ebpf.MapSpec `ebpf:"race_steps"`
-	RangeEpochs   *ebpf.MapSpec `ebpf:"range_epochs"`
-	RouteEpoch    *ebpf.MapSpec `ebpf:"route_epoch"`
-	Served        *ebpf.MapSpec `ebpf:"served"`
-	Services      *ebpf.MapSpec `ebpf:"services"`
-	SharePaces    *ebpf.MapSpec `ebpf:"share_paces"`
-	ShareRates    *ebpf.MapSpec `ebpf:"share_rates"`
-	Slots         *ebpf.MapSpec `ebpf:"slots"`
-	SnatAddrs     *ebpf.MapSpec `ebpf:"snat_addrs"`
-	SockBackends  *ebpf.MapSpec `ebpf:"sock_backends"`
-	SockOrigins   *ebpf.MapSpec `ebpf:"sock_origins"`
-	SrcRanges     *ebpf.MapSpec `ebpf:"src_ranges"`
-	Svcs          *ebpf.MapSpec `ebpf:"svcs"`
-	Tunnel        *ebpf.MapSpec `ebpf:"tunnel"`
-	Watch         *ebpf.MapSpec `ebpf:"watch"`
-	Watched       *ebpf.MapSpec `ebpf:"watched"`
+	Affinity        *ebpf.MapSpec `ebpf:"affinity"`
+	Allowances      *ebpf.MapSpec `ebpf:"allowances"`
+	Backends        *ebpf.MapSpec `ebpf:"backends"`
+	ClusterNodes    *ebpf.MapSpec `ebpf:"cluster_nodes"`
+	ConnOrigins     *ebpf.MapSpec `ebpf:"conn_origins"`
+	ConntrackImport *ebpf.MapSpec `ebpf:"conntrack_import"`
+	Counters        *ebpf.MapSpec `ebpf:"counters"`
+	Ct              *ebpf.MapSpec `ebpf:"ct"`
+	CtOld           *ebpf.MapSpec `ebpf:"ct_old"`
+	CtOpened        *ebpf.MapSpec `ebpf:"ct_opened"`
+	CtPending       *ebpf.MapSpec `ebpf:"ct_pending"`
+	CtStage         *ebpf.MapSpec `ebpf:"ct_stage"`
+	DsrHints        *ebpf.MapSpec `ebpf:"dsr_hints"`
+	EarlyFrames     *ebpf.MapSpec `ebpf:"early_frames"`
+	EarlyMarks      *ebpf.MapSpec `ebpf:"early_marks"`
+	EarlyTally      *ebpf.MapSpec `ebpf:"early_tally"`
+	Events          *ebpf.MapSpec `ebpf:"events"`
+	FibCache        *ebpf.MapSpec `ebpf:"fib_cache"`
+	Frags           *ebpf.MapSpec `ebpf:"frags"`
+	Late            *ebpf.MapSpec `ebpf:"late"`
+	LinkAddrs       *ebpf.MapSpec `ebpf:"link_addrs"`
+	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
+	MasqSkip        *ebpf.MapSpec `ebpf:"masq_skip"`
+	Names           *ebpf.MapSpec `ebpf:"names"`
+	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
+	NodeSources     *ebpf.MapSpec `ebpf:"node_sources"`
+	Optout          *ebpf.MapSpec `ebpf:"optout"`
+	OptoutKinds     *ebpf.MapSpec `ebpf:"optout_kinds"`
+	PacketClients   *ebpf.MapSpec `ebpf:"packet_clients"`
+	PodLinks        *ebpf.MapSpec `ebpf:"pod_links"`
+	PodPaces        *ebpf.MapSpec `ebpf:"pod_paces"`
+	PodRates        *ebpf.MapSpec `ebpf:"pod_rates"`
+	Pods            *ebpf.MapSpec `ebpf:"pods"`
+	RaceSteps       *ebpf.MapSpec `ebpf:"race_steps"`
+	RangeEpochs     *ebpf.MapSpec `ebpf:"range_epochs"`
+	RouteEpoch      *ebpf.MapSpec `ebpf:"route_epoch"`
+	Served          *ebpf.MapSpec `ebpf:"served"`
+	Services        *ebpf.MapSpec `ebpf:"services"`
+	SharePaces      *ebpf.MapSpec `ebpf:"share_paces"`
+	ShareRates      *ebpf.MapSpec `ebpf:"share_rates"`
+	Slots           *ebpf.MapSpec `ebpf:"slots"`
+	SnatAddrs       *ebpf.MapSpec `ebpf:"snat_addrs"`
+	SockBackends    *ebpf.MapSpec `ebpf:"sock_backends"`
+	SockOrigins     *ebpf.MapSpec `ebpf:"sock_origins"`
+	SrcRanges       *ebpf.MapSpec `ebpf:"src_ranges"`
+	Svcs            *ebpf.MapSpec `ebpf:"svcs"`
+	Tunnel          *ebpf.MapSpec `ebpf:"tunnel"`
+	Watch           *ebpf.MapSpec `ebpf:"watch"`
+	Watched         *ebpf.MapSpec `ebpf:"watched"`
 }
 
 // RaceVariableSpecs contains global variables before they are loaded into the kernel.
@@ -234,55 +234,55 @@ func (o *RaceObjects) Close() error {
 //
 // It can be passed to LoadRaceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type RaceMaps struct {
-	Affinity      *ebpf.Map `ebpf:"affinity"`
-	Allowances    *ebpf.Map `ebpf:"allowances"`
-	Backends      *ebpf.Map `ebpf:"backends"`
-	ClusterNodes  *ebpf.Map `ebpf:"cluster_nodes"`
-	ConnOrigins   *ebpf.Map `ebpf:"conn_origins"`
-	Counters      *ebpf.Map `ebpf:"counters"`
-	Ct            *ebpf.Map `ebpf:"ct"`
-	CtOld         *ebpf.Map `ebpf:"ct_old"`
-	CtOpened      *ebpf.Map `ebpf:"ct_opened"`
-	CtPending     *ebpf.Map `ebpf:"ct_pending"`
-	CtStage       *ebpf.Map `ebpf:"ct_stage"`
-	DsrHints      *ebpf.Map `ebpf:"dsr_hints"`
-	EarlyFrames   *ebpf.Map `ebpf:"early_frames"`
-	EarlyMarks    *ebpf.Map `ebpf:"early_marks"`
-	EarlyTally    *ebpf.Map `ebpf:"early_tally"`
-	Events        *ebpf.Map `ebpf:"events"`
-	FibCache      *ebpf.Map `ebpf:"fib_cache"`
-	Former        *ebpf.Map `ebpf:"former"`
-	Frags         *ebpf.Map `ebpf:"frags"`
-	Late          *ebpf.Map `ebpf:"late"`
-	LinkAddrs     *ebpf.Map `ebpf:"link_addrs"`
-	LruStats      *ebpf.Map `ebpf:"lru_stats"`
-	MasqSkip      *ebpf.Map `ebpf:"masq_skip"`
-	Names         *ebpf.Map `ebpf:"names"`
-	NodeAddrs     *ebpf.Map `ebpf:"node_addrs"`
-	NodeSources   *ebpf.Map `ebpf:"node_sources"`
-	Optout        *ebpf.Map `ebpf:"optout"`
-	OptoutKinds   *ebpf.Map `ebpf:"optout_kinds"`
-	PacketClients *ebpf.Map `ebpf:"packet_clients"`
-	PodLinks      *ebpf.Map `ebpf:"pod_links"`
-	PodPaces      *ebpf.Map `ebpf:"pod_paces"`
-	PodRates      *ebpf.Map `ebpf:"pod_rates"`
-	Pods          *ebpf.Map `ebpf:"pods"`
-	RaceSteps     *ebpf.Map `ebpf:"race_steps"`
-	RangeEpochs   *ebpf.Map `ebpf:"range_epochs"`
-	RouteEpoch    *ebpf.Map `ebpf:"route_epoch"`
-	Served        *ebpf.Map `ebpf:"served"`
-	Services      *ebpf.Map `ebpf:"services"`
-	SharePaces    *ebpf.Map `ebpf:"share_paces"`
-	ShareRates    *ebpf.Map `ebpf:"share_rates"`
-	Slots         *ebpf.Map `ebpf:"slots"`
-	SnatAddrs     *ebpf.Map `ebpf:"snat_addrs"`
-	SockBackends  *ebpf.Map `ebpf:"sock_backends"`
-	SockOrigins   *ebpf.Map `ebpf:"sock_origins"`
-	SrcRanges     *ebpf.Map `ebpf:"src_ranges"`
-	Svcs          *ebpf.Map `ebpf:"svcs"`
-	Tunnel        *ebpf.Map `ebpf:"tunnel"`
-	Watch         *ebpf.Map `ebpf:"watch"`
-	Watched       *ebpf.Map `ebpf:"watched"`
+	Affinity        *ebpf.Map `ebpf:"affinity"`
+	Allowances      *ebpf.Map `ebpf:"allowances"`
+	Backends        *ebpf.Map `ebpf:"backends"`
+	ClusterNodes    *ebpf.Map `ebpf:"cluster_nodes"`
+	ConnOrigins     *ebpf.Map `ebpf:"conn_origins"`
+	ConntrackImport *ebpf.Map `ebpf:"conntrack_import"`
+	Counters        *ebpf.Map `ebpf:"counters"`
+	Ct              *ebpf.Map `ebpf:"ct"`
+	CtOld           *ebpf.Map `ebpf:"ct_old"`
+	CtOpened        *ebpf.Map `ebpf:"ct_opened"`
+	CtPending       *ebpf.Map `ebpf:"ct_pending"`
+	CtStage         *ebpf.Map `ebpf:"ct_stage"`
+	DsrHints        *ebpf.Map `ebpf:"dsr_hints"`
+	EarlyFrames     *ebpf.Map `ebpf:"early_frames"`
+	EarlyMarks      *ebpf.Map `ebpf:"early_marks"`
+	EarlyTally      *ebpf.Map `ebpf:"early_tally"`
+	Events          *ebpf.Map `ebpf:"events"`
+	FibCache        *ebpf.Map `ebpf:"fib_cache"`
+	Frags           *ebpf.Map `ebpf:"frags"`
+	Late            *ebpf.Map `ebpf:"late"`
+	LinkAddrs       *ebpf.Map `ebpf:"link_addrs"`
+	LruStats        *ebpf.Map `ebpf:"lru_stats"`
+	MasqSkip        *ebpf.Map `ebpf:"masq_skip"`
+	Names           *ebpf.Map `ebpf:"names"`
+	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
+	NodeSources     *ebpf.Map `ebpf:"node_sources"`
+	Optout          *ebpf.Map `ebpf:"optout"`
+	OptoutKinds     *ebpf.Map `ebpf:"optout_kinds"`
+	PacketClients   *ebpf.Map `ebpf:"packet_clients"`
+	PodLinks        *ebpf.Map `ebpf:"pod_links"`
+	PodPaces        *ebpf.Map `ebpf:"pod_paces"`
+	PodRates        *ebpf.Map `ebpf:"pod_rates"`
+	Pods            *ebpf.Map `ebpf:"pods"`
+	RaceSteps       *ebpf.Map `ebpf:"race_steps"`
+	RangeEpochs     *ebpf.Map `ebpf:"range_epochs"`
+	RouteEpoch      *ebpf.Map `ebpf:"route_epoch"`
+	Served          *ebpf.Map `ebpf:"served"`
+	Services        *ebpf.Map `ebpf:"services"`
+	SharePaces      *ebpf.Map `ebpf:"share_paces"`
+	ShareRates      *ebpf.Map `ebpf:"share_rates"`
+	Slots           *ebpf.Map `ebpf:"slots"`
+	SnatAddrs       *ebpf.Map `ebpf:"snat_addrs"`
+	SockBackends    *ebpf.Map `ebpf:"sock_backends"`
+	SockOrigins     *ebpf.Map `ebpf:"sock_origins"`
+	SrcRanges       *ebpf.Map `ebpf:"src_ranges"`
+	Svcs            *ebpf.Map `ebpf:"svcs"`
+	Tunnel          *ebpf.Map `ebpf:"tunnel"`
+	Watch           *ebpf.Map `ebpf:"watch"`
+	Watched         *ebpf.Map `ebpf:"watched"`
 }
 
 func (m *RaceMaps) Close() error {
@@ -292,6 +292,7 @@ func (m *RaceMaps) Close() error {
 		m.Backends,
 		m.ClusterNodes,
 		m.ConnOrigins,
+		m.ConntrackImport,
 		m.Counters,
 		m.Ct,
 		m.CtOld,
@@ -304,7 +305,6 @@ func (m *RaceMaps) Close() error {
 		m.EarlyTally,
 		m.Events,
 		m.FibCache,
-		m.Former,
 		m.Frags,
 		m.Late,
 		m.LinkAddrs,
