@@ -171,7 +171,7 @@ static __always_inline int pod_translate(struct __sk_buff *skb, struct packet *p
  * stack sends, and it receives the replies too. */
 static __always_inline bool pod_is_served(__u32 ifindex)
 {
-	return ifindex && bpf_map_lookup_elem(&served, &ifindex);
+	return ifindex && bpf_map_lookup_elem(&nat_devices, &ifindex);
 }
 
 /* Sends a packet out of the node. Packets that need an ICMP error or fragmentation, or that are for

@@ -331,7 +331,7 @@ static __always_inline bool xdp_is_ours(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 ifindex = ctx->ingress_ifindex;
-	struct link_addr *own = bpf_map_lookup_elem(&link_addrs, &ifindex);
+	struct device_mac *own = bpf_map_lookup_elem(&device_macs, &ifindex);
 
 	return own && data + sizeof(struct ethhdr) <= end && xdp_is_to(data, own->mac);
 }

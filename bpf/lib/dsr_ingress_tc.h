@@ -23,7 +23,7 @@ static __noinline int dsr_ingress_is_here(void *ctx, const struct packet *p)
 	if (bpf_map_lookup_elem(&svcs, &key))
 		return true;
 	route_find(ctx, p, &way);
-	return !way.ifindex || !bpf_map_lookup_elem(&served, &way.ifindex);
+	return !way.ifindex || !bpf_map_lookup_elem(&nat_devices, &way.ifindex);
 }
 
 /* Reports whether a packet's option names a frontend, or without ports the address of one. */

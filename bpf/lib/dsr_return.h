@@ -23,7 +23,7 @@ static __noinline int dsr_return_is_due(void *ctx, const struct packet *p, const
 	if (!hint->is_known)
 		return true;
 	route_find(ctx, p, &way);
-	return !way.ifindex || !bpf_map_lookup_elem(&served, &way.ifindex);
+	return !way.ifindex || !bpf_map_lookup_elem(&nat_devices, &way.ifindex);
 }
 
 /* Gives a packet back, by tc_encap. This node keeps no state of the flow and has no alternative: a

@@ -251,7 +251,7 @@ struct {
 	__uint(max_entries, 4096);
 	__type(key, __u32);
 	__type(value, __u32);
-} served SEC(".maps");
+} nat_devices SEC(".maps");
 
 /* The tunnel device that leads to pods of other nodes whose routes bpf_fib_lookup does not report;
  * zero: none. */
@@ -277,8 +277,8 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 4096);
 	__type(key, __u32);
-	__type(value, struct link_addr);
-} link_addrs SEC(".maps");
+	__type(value, struct device_mac);
+} device_macs SEC(".maps");
 
 /* The pods of this node that have their network from fairlead, by address and by device. */
 struct {

@@ -168,7 +168,7 @@ struct node_addr {
 };
 
 /* The MAC address of a device. */
-struct link_addr {
+struct device_mac {
 	__u8 mac[6];
 	__u8 pad[2];
 };

@@ -30,6 +30,7 @@ const (
 	CarryMapCtOpened        = "ct_opened"
 	CarryMapCtPending       = "ct_pending"
 	CarryMapCtStage         = "ct_stage"
+	CarryMapDeviceMacs      = "device_macs"
 	CarryMapDsrHints        = "dsr_hints"
 	CarryMapEarlyFrames     = "early_frames"
 	CarryMapEarlyMarks      = "early_marks"
@@ -38,10 +39,10 @@ const (
 	CarryMapFibCache        = "fib_cache"
 	CarryMapFrags           = "frags"
 	CarryMapLate            = "late"
-	CarryMapLinkAddrs       = "link_addrs"
 	CarryMapLruStats        = "lru_stats"
 	CarryMapMasqSkip        = "masq_skip"
 	CarryMapNames           = "names"
+	CarryMapNatDevices      = "nat_devices"
 	CarryMapNodeAddrs       = "node_addrs"
 	CarryMapNodeSources     = "node_sources"
 	CarryMapOptout          = "optout"
@@ -53,7 +54,6 @@ const (
 	CarryMapPods            = "pods"
 	CarryMapRangeEpochs     = "range_epochs"
 	CarryMapRouteEpoch      = "route_epoch"
-	CarryMapServed          = "served"
 	CarryMapServices        = "services"
 	CarryMapSharePaces      = "share_paces"
 	CarryMapShareRates      = "share_rates"
@@ -133,6 +133,7 @@ type CarryMapSpecs struct {
 	CtOpened        *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending       *ebpf.MapSpec `ebpf:"ct_pending"`
 	CtStage         *ebpf.MapSpec `ebpf:"ct_stage"`
+	DeviceMacs      *ebpf.MapSpec `ebpf:"device_macs"`
 	DsrHints        *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.MapSpec `ebpf:"early_marks"`
@@ -141,10 +142,10 @@ type CarryMapSpecs struct {
 	FibCache        *ebpf.MapSpec `ebpf:"fib_cache"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Late            *ebpf.MapSpec `ebpf:"late"`
-	LinkAddrs       *ebpf.MapSpec `ebpf:"link_addrs"`
 	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
+	NatDevices      *ebpf.MapSpec `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
 	NodeSources     *ebpf.MapSpec `ebpf:"node_sources"`
 	Optout          *ebpf.MapSpec `ebpf:"optout"`
@@ -156,7 +157,6 @@ type CarryMapSpecs struct {
 	Pods            *ebpf.MapSpec `ebpf:"pods"`
 	RangeEpochs     *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.MapSpec `ebpf:"route_epoch"`
-	Served          *ebpf.MapSpec `ebpf:"served"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
 	SharePaces      *ebpf.MapSpec `ebpf:"share_paces"`
 	ShareRates      *ebpf.MapSpec `ebpf:"share_rates"`
@@ -212,6 +212,7 @@ type CarryMaps struct {
 	CtOpened        *ebpf.Map `ebpf:"ct_opened"`
 	CtPending       *ebpf.Map `ebpf:"ct_pending"`
 	CtStage         *ebpf.Map `ebpf:"ct_stage"`
+	DeviceMacs      *ebpf.Map `ebpf:"device_macs"`
 	DsrHints        *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.Map `ebpf:"early_marks"`
@@ -220,10 +221,10 @@ type CarryMaps struct {
 	FibCache        *ebpf.Map `ebpf:"fib_cache"`
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Late            *ebpf.Map `ebpf:"late"`
-	LinkAddrs       *ebpf.Map `ebpf:"link_addrs"`
 	LruStats        *ebpf.Map `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.Map `ebpf:"masq_skip"`
 	Names           *ebpf.Map `ebpf:"names"`
+	NatDevices      *ebpf.Map `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
 	NodeSources     *ebpf.Map `ebpf:"node_sources"`
 	Optout          *ebpf.Map `ebpf:"optout"`
@@ -235,7 +236,6 @@ type CarryMaps struct {
 	Pods            *ebpf.Map `ebpf:"pods"`
 	RangeEpochs     *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.Map `ebpf:"route_epoch"`
-	Served          *ebpf.Map `ebpf:"served"`
 	Services        *ebpf.Map `ebpf:"services"`
 	SharePaces      *ebpf.Map `ebpf:"share_paces"`
 	ShareRates      *ebpf.Map `ebpf:"share_rates"`
@@ -266,6 +266,7 @@ func (m *CarryMaps) Close() error {
 		m.CtOpened,
 		m.CtPending,
 		m.CtStage,
+		m.DeviceMacs,
 		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
@@ -274,10 +275,10 @@ func (m *CarryMaps) Close() error {
 		m.FibCache,
 		m.Frags,
 		m.Late,
-		m.LinkAddrs,
 		m.LruStats,
 		m.MasqSkip,
 		m.Names,
+		m.NatDevices,
 		m.NodeAddrs,
 		m.NodeSources,
 		m.Optout,
@@ -289,7 +290,6 @@ func (m *CarryMaps) Close() error {
 		m.Pods,
 		m.RangeEpochs,
 		m.RouteEpoch,
-		m.Served,
 		m.Services,
 		m.SharePaces,
 		m.ShareRates,

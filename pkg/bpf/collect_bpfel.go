@@ -28,6 +28,7 @@ const (
 	CollectMapCtOpened            = "ct_opened"
 	CollectMapCtPending           = "ct_pending"
 	CollectMapCtStage             = "ct_stage"
+	CollectMapDeviceMacs          = "device_macs"
 	CollectMapDoomed              = "doomed"
 	CollectMapDsrHints            = "dsr_hints"
 	CollectMapEarlyFrames         = "early_frames"
@@ -37,10 +38,10 @@ const (
 	CollectMapFibCache            = "fib_cache"
 	CollectMapFrags               = "frags"
 	CollectMapLate                = "late"
-	CollectMapLinkAddrs           = "link_addrs"
 	CollectMapLruStats            = "lru_stats"
 	CollectMapMasqSkip            = "masq_skip"
 	CollectMapNames               = "names"
+	CollectMapNatDevices          = "nat_devices"
 	CollectMapNodeAddrs           = "node_addrs"
 	CollectMapNodeSources         = "node_sources"
 	CollectMapOptout              = "optout"
@@ -53,7 +54,6 @@ const (
 	CollectMapRangeEpochs         = "range_epochs"
 	CollectMapRouteEpoch          = "route_epoch"
 	CollectMapRun                 = "run"
-	CollectMapServed              = "served"
 	CollectMapServices            = "services"
 	CollectMapSharePaces          = "share_paces"
 	CollectMapShareRates          = "share_rates"
@@ -133,6 +133,7 @@ type CollectMapSpecs struct {
 	CtOpened        *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending       *ebpf.MapSpec `ebpf:"ct_pending"`
 	CtStage         *ebpf.MapSpec `ebpf:"ct_stage"`
+	DeviceMacs      *ebpf.MapSpec `ebpf:"device_macs"`
 	Doomed          *ebpf.MapSpec `ebpf:"doomed"`
 	DsrHints        *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.MapSpec `ebpf:"early_frames"`
@@ -142,10 +143,10 @@ type CollectMapSpecs struct {
 	FibCache        *ebpf.MapSpec `ebpf:"fib_cache"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Late            *ebpf.MapSpec `ebpf:"late"`
-	LinkAddrs       *ebpf.MapSpec `ebpf:"link_addrs"`
 	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
+	NatDevices      *ebpf.MapSpec `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
 	NodeSources     *ebpf.MapSpec `ebpf:"node_sources"`
 	Optout          *ebpf.MapSpec `ebpf:"optout"`
@@ -158,7 +159,6 @@ type CollectMapSpecs struct {
 	RangeEpochs     *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.MapSpec `ebpf:"route_epoch"`
 	Run             *ebpf.MapSpec `ebpf:"run"`
-	Served          *ebpf.MapSpec `ebpf:"served"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
 	SharePaces      *ebpf.MapSpec `ebpf:"share_paces"`
 	ShareRates      *ebpf.MapSpec `ebpf:"share_rates"`
@@ -212,6 +212,7 @@ type CollectMaps struct {
 	CtOpened        *ebpf.Map `ebpf:"ct_opened"`
 	CtPending       *ebpf.Map `ebpf:"ct_pending"`
 	CtStage         *ebpf.Map `ebpf:"ct_stage"`
+	DeviceMacs      *ebpf.Map `ebpf:"device_macs"`
 	Doomed          *ebpf.Map `ebpf:"doomed"`
 	DsrHints        *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.Map `ebpf:"early_frames"`
@@ -221,10 +222,10 @@ type CollectMaps struct {
 	FibCache        *ebpf.Map `ebpf:"fib_cache"`
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Late            *ebpf.Map `ebpf:"late"`
-	LinkAddrs       *ebpf.Map `ebpf:"link_addrs"`
 	LruStats        *ebpf.Map `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.Map `ebpf:"masq_skip"`
 	Names           *ebpf.Map `ebpf:"names"`
+	NatDevices      *ebpf.Map `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
 	NodeSources     *ebpf.Map `ebpf:"node_sources"`
 	Optout          *ebpf.Map `ebpf:"optout"`
@@ -237,7 +238,6 @@ type CollectMaps struct {
 	RangeEpochs     *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.Map `ebpf:"route_epoch"`
 	Run             *ebpf.Map `ebpf:"run"`
-	Served          *ebpf.Map `ebpf:"served"`
 	Services        *ebpf.Map `ebpf:"services"`
 	SharePaces      *ebpf.Map `ebpf:"share_paces"`
 	ShareRates      *ebpf.Map `ebpf:"share_rates"`
@@ -266,6 +266,7 @@ func (m *CollectMaps) Close() error {
 		m.CtOpened,
 		m.CtPending,
 		m.CtStage,
+		m.DeviceMacs,
 		m.Doomed,
 		m.DsrHints,
 		m.EarlyFrames,
@@ -275,10 +276,10 @@ func (m *CollectMaps) Close() error {
 		m.FibCache,
 		m.Frags,
 		m.Late,
-		m.LinkAddrs,
 		m.LruStats,
 		m.MasqSkip,
 		m.Names,
+		m.NatDevices,
 		m.NodeAddrs,
 		m.NodeSources,
 		m.Optout,
@@ -291,7 +292,6 @@ func (m *CollectMaps) Close() error {
 		m.RangeEpochs,
 		m.RouteEpoch,
 		m.Run,
-		m.Served,
 		m.Services,
 		m.SharePaces,
 		m.ShareRates,

@@ -203,6 +203,12 @@ type MapsDatagramFlow struct {
 	Checksum uint32
 }
 
+type MapsDeviceMac struct {
+	_   structs.HostLayout
+	Mac [6]uint8
+	Pad [2]uint8
+}
+
 type MapsDoom uint32
 
 const (
@@ -335,12 +341,6 @@ type MapsLate struct {
 	Len      uint32
 	Ifindex  uint32
 	Seen     uint32
-}
-
-type MapsLinkAddr struct {
-	_   structs.HostLayout
-	Mac [6]uint8
-	Pad [2]uint8
 }
 
 type MapsLru uint32
@@ -736,6 +736,7 @@ const (
 	MapsMapCt                  = "ct"
 	MapsMapCtOpened            = "ct_opened"
 	MapsMapCtPending           = "ct_pending"
+	MapsMapDeviceMacs          = "device_macs"
 	MapsMapDsrHints            = "dsr_hints"
 	MapsMapEarlyFrames         = "early_frames"
 	MapsMapEarlyMarks          = "early_marks"
@@ -744,10 +745,10 @@ const (
 	MapsMapFibCache            = "fib_cache"
 	MapsMapFrags               = "frags"
 	MapsMapLate                = "late"
-	MapsMapLinkAddrs           = "link_addrs"
 	MapsMapLruStats            = "lru_stats"
 	MapsMapMasqSkip            = "masq_skip"
 	MapsMapNames               = "names"
+	MapsMapNatDevices          = "nat_devices"
 	MapsMapNodeAddrs           = "node_addrs"
 	MapsMapNodeSources         = "node_sources"
 	MapsMapOptout              = "optout"
@@ -759,7 +760,6 @@ const (
 	MapsMapPods                = "pods"
 	MapsMapRangeEpochs         = "range_epochs"
 	MapsMapRouteEpoch          = "route_epoch"
-	MapsMapServed              = "served"
 	MapsMapServices            = "services"
 	MapsMapSharePaces          = "share_paces"
 	MapsMapShareRates          = "share_rates"
@@ -869,6 +869,7 @@ type MapsMapSpecs struct {
 	Ct              *ebpf.MapSpec `ebpf:"ct"`
 	CtOpened        *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending       *ebpf.MapSpec `ebpf:"ct_pending"`
+	DeviceMacs      *ebpf.MapSpec `ebpf:"device_macs"`
 	DsrHints        *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.MapSpec `ebpf:"early_marks"`
@@ -877,10 +878,10 @@ type MapsMapSpecs struct {
 	FibCache        *ebpf.MapSpec `ebpf:"fib_cache"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Late            *ebpf.MapSpec `ebpf:"late"`
-	LinkAddrs       *ebpf.MapSpec `ebpf:"link_addrs"`
 	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
+	NatDevices      *ebpf.MapSpec `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
 	NodeSources     *ebpf.MapSpec `ebpf:"node_sources"`
 	Optout          *ebpf.MapSpec `ebpf:"optout"`
@@ -892,7 +893,6 @@ type MapsMapSpecs struct {
 	Pods            *ebpf.MapSpec `ebpf:"pods"`
 	RangeEpochs     *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.MapSpec `ebpf:"route_epoch"`
-	Served          *ebpf.MapSpec `ebpf:"served"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
 	SharePaces      *ebpf.MapSpec `ebpf:"share_paces"`
 	ShareRates      *ebpf.MapSpec `ebpf:"share_rates"`
@@ -980,6 +980,7 @@ type MapsMaps struct {
 	Ct              *ebpf.Map `ebpf:"ct"`
 	CtOpened        *ebpf.Map `ebpf:"ct_opened"`
 	CtPending       *ebpf.Map `ebpf:"ct_pending"`
+	DeviceMacs      *ebpf.Map `ebpf:"device_macs"`
 	DsrHints        *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.Map `ebpf:"early_marks"`
@@ -988,10 +989,10 @@ type MapsMaps struct {
 	FibCache        *ebpf.Map `ebpf:"fib_cache"`
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Late            *ebpf.Map `ebpf:"late"`
-	LinkAddrs       *ebpf.Map `ebpf:"link_addrs"`
 	LruStats        *ebpf.Map `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.Map `ebpf:"masq_skip"`
 	Names           *ebpf.Map `ebpf:"names"`
+	NatDevices      *ebpf.Map `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
 	NodeSources     *ebpf.Map `ebpf:"node_sources"`
 	Optout          *ebpf.Map `ebpf:"optout"`
@@ -1003,7 +1004,6 @@ type MapsMaps struct {
 	Pods            *ebpf.Map `ebpf:"pods"`
 	RangeEpochs     *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.Map `ebpf:"route_epoch"`
-	Served          *ebpf.Map `ebpf:"served"`
 	Services        *ebpf.Map `ebpf:"services"`
 	SharePaces      *ebpf.Map `ebpf:"share_paces"`
 	ShareRates      *ebpf.Map `ebpf:"share_rates"`
@@ -1030,6 +1030,7 @@ func (m *MapsMaps) Close() error {
 		m.Ct,
 		m.CtOpened,
 		m.CtPending,
+		m.DeviceMacs,
 		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
@@ -1038,10 +1039,10 @@ func (m *MapsMaps) Close() error {
 		m.FibCache,
 		m.Frags,
 		m.Late,
-		m.LinkAddrs,
 		m.LruStats,
 		m.MasqSkip,
 		m.Names,
+		m.NatDevices,
 		m.NodeAddrs,
 		m.NodeSources,
 		m.Optout,
@@ -1053,7 +1054,6 @@ func (m *MapsMaps) Close() error {
 		m.Pods,
 		m.RangeEpochs,
 		m.RouteEpoch,
-		m.Served,
 		m.Services,
 		m.SharePaces,
 		m.ShareRates,

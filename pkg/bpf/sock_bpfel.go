@@ -26,6 +26,7 @@ const (
 	SockMapCt               = "ct"
 	SockMapCtOpened         = "ct_opened"
 	SockMapCtPending        = "ct_pending"
+	SockMapDeviceMacs       = "device_macs"
 	SockMapDsrHints         = "dsr_hints"
 	SockMapEarlyFrames      = "early_frames"
 	SockMapEarlyMarks       = "early_marks"
@@ -34,10 +35,10 @@ const (
 	SockMapFibCache         = "fib_cache"
 	SockMapFrags            = "frags"
 	SockMapLate             = "late"
-	SockMapLinkAddrs        = "link_addrs"
 	SockMapLruStats         = "lru_stats"
 	SockMapMasqSkip         = "masq_skip"
 	SockMapNames            = "names"
+	SockMapNatDevices       = "nat_devices"
 	SockMapNodeAddrs        = "node_addrs"
 	SockMapNodeSources      = "node_sources"
 	SockMapOptout           = "optout"
@@ -49,7 +50,6 @@ const (
 	SockMapPods             = "pods"
 	SockMapRangeEpochs      = "range_epochs"
 	SockMapRouteEpoch       = "route_epoch"
-	SockMapServed           = "served"
 	SockMapServices         = "services"
 	SockMapSharePaces       = "share_paces"
 	SockMapShareRates       = "share_rates"
@@ -147,6 +147,7 @@ type SockMapSpecs struct {
 	Ct              *ebpf.MapSpec `ebpf:"ct"`
 	CtOpened        *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending       *ebpf.MapSpec `ebpf:"ct_pending"`
+	DeviceMacs      *ebpf.MapSpec `ebpf:"device_macs"`
 	DsrHints        *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.MapSpec `ebpf:"early_marks"`
@@ -155,10 +156,10 @@ type SockMapSpecs struct {
 	FibCache        *ebpf.MapSpec `ebpf:"fib_cache"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Late            *ebpf.MapSpec `ebpf:"late"`
-	LinkAddrs       *ebpf.MapSpec `ebpf:"link_addrs"`
 	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
+	NatDevices      *ebpf.MapSpec `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
 	NodeSources     *ebpf.MapSpec `ebpf:"node_sources"`
 	Optout          *ebpf.MapSpec `ebpf:"optout"`
@@ -170,7 +171,6 @@ type SockMapSpecs struct {
 	Pods            *ebpf.MapSpec `ebpf:"pods"`
 	RangeEpochs     *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.MapSpec `ebpf:"route_epoch"`
-	Served          *ebpf.MapSpec `ebpf:"served"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
 	SharePaces      *ebpf.MapSpec `ebpf:"share_paces"`
 	ShareRates      *ebpf.MapSpec `ebpf:"share_rates"`
@@ -222,6 +222,7 @@ type SockMaps struct {
 	Ct              *ebpf.Map `ebpf:"ct"`
 	CtOpened        *ebpf.Map `ebpf:"ct_opened"`
 	CtPending       *ebpf.Map `ebpf:"ct_pending"`
+	DeviceMacs      *ebpf.Map `ebpf:"device_macs"`
 	DsrHints        *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.Map `ebpf:"early_marks"`
@@ -230,10 +231,10 @@ type SockMaps struct {
 	FibCache        *ebpf.Map `ebpf:"fib_cache"`
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Late            *ebpf.Map `ebpf:"late"`
-	LinkAddrs       *ebpf.Map `ebpf:"link_addrs"`
 	LruStats        *ebpf.Map `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.Map `ebpf:"masq_skip"`
 	Names           *ebpf.Map `ebpf:"names"`
+	NatDevices      *ebpf.Map `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
 	NodeSources     *ebpf.Map `ebpf:"node_sources"`
 	Optout          *ebpf.Map `ebpf:"optout"`
@@ -245,7 +246,6 @@ type SockMaps struct {
 	Pods            *ebpf.Map `ebpf:"pods"`
 	RangeEpochs     *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.Map `ebpf:"route_epoch"`
-	Served          *ebpf.Map `ebpf:"served"`
 	Services        *ebpf.Map `ebpf:"services"`
 	SharePaces      *ebpf.Map `ebpf:"share_paces"`
 	ShareRates      *ebpf.Map `ebpf:"share_rates"`
@@ -272,6 +272,7 @@ func (m *SockMaps) Close() error {
 		m.Ct,
 		m.CtOpened,
 		m.CtPending,
+		m.DeviceMacs,
 		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
@@ -280,10 +281,10 @@ func (m *SockMaps) Close() error {
 		m.FibCache,
 		m.Frags,
 		m.Late,
-		m.LinkAddrs,
 		m.LruStats,
 		m.MasqSkip,
 		m.Names,
+		m.NatDevices,
 		m.NodeAddrs,
 		m.NodeSources,
 		m.Optout,
@@ -295,7 +296,6 @@ func (m *SockMaps) Close() error {
 		m.Pods,
 		m.RangeEpochs,
 		m.RouteEpoch,
-		m.Served,
 		m.Services,
 		m.SharePaces,
 		m.ShareRates,

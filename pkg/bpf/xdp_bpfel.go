@@ -28,6 +28,7 @@ const (
 	XdpMapCtOpened        = "ct_opened"
 	XdpMapCtPending       = "ct_pending"
 	XdpMapCtStage         = "ct_stage"
+	XdpMapDeviceMacs      = "device_macs"
 	XdpMapDsrHints        = "dsr_hints"
 	XdpMapEarlyFrames     = "early_frames"
 	XdpMapEarlyMarks      = "early_marks"
@@ -36,10 +37,10 @@ const (
 	XdpMapFibCache        = "fib_cache"
 	XdpMapFrags           = "frags"
 	XdpMapLate            = "late"
-	XdpMapLinkAddrs       = "link_addrs"
 	XdpMapLruStats        = "lru_stats"
 	XdpMapMasqSkip        = "masq_skip"
 	XdpMapNames           = "names"
+	XdpMapNatDevices      = "nat_devices"
 	XdpMapNodeAddrs       = "node_addrs"
 	XdpMapNodeSources     = "node_sources"
 	XdpMapOptout          = "optout"
@@ -51,7 +52,6 @@ const (
 	XdpMapPods            = "pods"
 	XdpMapRangeEpochs     = "range_epochs"
 	XdpMapRouteEpoch      = "route_epoch"
-	XdpMapServed          = "served"
 	XdpMapServices        = "services"
 	XdpMapSharePaces      = "share_paces"
 	XdpMapShareRates      = "share_rates"
@@ -129,6 +129,7 @@ type XdpMapSpecs struct {
 	CtOpened        *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending       *ebpf.MapSpec `ebpf:"ct_pending"`
 	CtStage         *ebpf.MapSpec `ebpf:"ct_stage"`
+	DeviceMacs      *ebpf.MapSpec `ebpf:"device_macs"`
 	DsrHints        *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.MapSpec `ebpf:"early_marks"`
@@ -137,10 +138,10 @@ type XdpMapSpecs struct {
 	FibCache        *ebpf.MapSpec `ebpf:"fib_cache"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Late            *ebpf.MapSpec `ebpf:"late"`
-	LinkAddrs       *ebpf.MapSpec `ebpf:"link_addrs"`
 	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
+	NatDevices      *ebpf.MapSpec `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
 	NodeSources     *ebpf.MapSpec `ebpf:"node_sources"`
 	Optout          *ebpf.MapSpec `ebpf:"optout"`
@@ -152,7 +153,6 @@ type XdpMapSpecs struct {
 	Pods            *ebpf.MapSpec `ebpf:"pods"`
 	RangeEpochs     *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.MapSpec `ebpf:"route_epoch"`
-	Served          *ebpf.MapSpec `ebpf:"served"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
 	SharePaces      *ebpf.MapSpec `ebpf:"share_paces"`
 	ShareRates      *ebpf.MapSpec `ebpf:"share_rates"`
@@ -206,6 +206,7 @@ type XdpMaps struct {
 	CtOpened        *ebpf.Map `ebpf:"ct_opened"`
 	CtPending       *ebpf.Map `ebpf:"ct_pending"`
 	CtStage         *ebpf.Map `ebpf:"ct_stage"`
+	DeviceMacs      *ebpf.Map `ebpf:"device_macs"`
 	DsrHints        *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.Map `ebpf:"early_marks"`
@@ -214,10 +215,10 @@ type XdpMaps struct {
 	FibCache        *ebpf.Map `ebpf:"fib_cache"`
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Late            *ebpf.Map `ebpf:"late"`
-	LinkAddrs       *ebpf.Map `ebpf:"link_addrs"`
 	LruStats        *ebpf.Map `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.Map `ebpf:"masq_skip"`
 	Names           *ebpf.Map `ebpf:"names"`
+	NatDevices      *ebpf.Map `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
 	NodeSources     *ebpf.Map `ebpf:"node_sources"`
 	Optout          *ebpf.Map `ebpf:"optout"`
@@ -229,7 +230,6 @@ type XdpMaps struct {
 	Pods            *ebpf.Map `ebpf:"pods"`
 	RangeEpochs     *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.Map `ebpf:"route_epoch"`
-	Served          *ebpf.Map `ebpf:"served"`
 	Services        *ebpf.Map `ebpf:"services"`
 	SharePaces      *ebpf.Map `ebpf:"share_paces"`
 	ShareRates      *ebpf.Map `ebpf:"share_rates"`
@@ -258,6 +258,7 @@ func (m *XdpMaps) Close() error {
 		m.CtOpened,
 		m.CtPending,
 		m.CtStage,
+		m.DeviceMacs,
 		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
@@ -266,10 +267,10 @@ func (m *XdpMaps) Close() error {
 		m.FibCache,
 		m.Frags,
 		m.Late,
-		m.LinkAddrs,
 		m.LruStats,
 		m.MasqSkip,
 		m.Names,
+		m.NatDevices,
 		m.NodeAddrs,
 		m.NodeSources,
 		m.Optout,
@@ -281,7 +282,6 @@ func (m *XdpMaps) Close() error {
 		m.Pods,
 		m.RangeEpochs,
 		m.RouteEpoch,
-		m.Served,
 		m.Services,
 		m.SharePaces,
 		m.ShareRates,

@@ -52,13 +52,13 @@ func TestForAnother(t *testing.T) {
 // mac returns the hardware address by which the programs know the node's first device.
 func (w *town) mac(t *testing.T, d *Datapath) net.HardwareAddr {
 	t.Helper()
-	var row bpf.MapsLinkAddr
+	var row bpf.MapsDeviceMac
 	w.do(t, func() error {
 		device, err := net.InterfaceByName("eth0")
 		if err != nil {
 			return err
 		}
-		return d.maps.LinkAddrs.Lookup(uint32(device.Index), &row)
+		return d.maps.DeviceMacs.Lookup(uint32(device.Index), &row)
 	})
 	return row.Mac[:]
 }

@@ -186,14 +186,14 @@ func (d *Datapath) syncDevices() error {
 	if len(list) > 0 && d.servesDevices() {
 		err = errors.Join(err, d.turnOnAcceptLocal())
 	}
-	err = errors.Join(err, d.maps.SetLinkAddrs(macs), sync(slices.Concat(between, d.podDevices(), list), d.outside.programs))
+	err = errors.Join(err, d.maps.SetDeviceMacs(macs), sync(slices.Concat(between, d.podDevices(), list), d.outside.programs))
 	served := map[uint32]bool{}
 	for _, s := range d.hooks.States() {
 		if s.TC != "" {
 			served[uint32(s.Index)] = true
 		}
 	}
-	return errors.Join(err, d.maps.SetServed(served), d.writeTunnel(served[uint32(tunnel.Index)]))
+	return errors.Join(err, d.maps.SetNatDevices(served), d.writeTunnel(served[uint32(tunnel.Index)]))
 }
 
 // Devices returns the devices that lead out of the node, as of the last look.

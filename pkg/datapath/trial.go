@@ -138,8 +138,8 @@ type trial struct {
 // readByTrial lists the maps that packet programs only read. A trial uses the live ones of these,
 // and its own copy of any other map, including maps missing from this list.
 func readByTrial() []string {
-	return []string{"svcs", "slots", "backends", "src_ranges", "node_addrs", "snat_addrs", "link_addrs", "cluster_nodes", "node_sources",
-		"tunnel", "served", "pods", "masq_skip", "pod_rates"}
+	return []string{"svcs", "slots", "backends", "src_ranges", "node_addrs", "snat_addrs", "device_macs", "cluster_nodes", "node_sources",
+		"tunnel", "nat_devices", "pods", "masq_skip", "pod_rates"}
 }
 
 // rowsOfTrial are the sizes of the trial's own maps that need fewer rows than the live ones.

@@ -6,14 +6,14 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// SetLinkAddrs makes the map of the devices' hardware addresses equal to want. Rows that stay are
+// SetDeviceMacs makes the map of the devices' hardware addresses equal to want. Rows that stay are
 // never absent meanwhile.
-func (m *Maps) SetLinkAddrs(want map[uint32][6]byte) error {
+func (m *Maps) SetDeviceMacs(want map[uint32][6]byte) error {
 	var gone []uint32
 	var index uint32
-	var row bpf.MapsLinkAddr
+	var row bpf.MapsDeviceMac
 	have := map[uint32][6]byte{}
-	rows := m.LinkAddrs.Iterate()
+	rows := m.DeviceMacs.Iterate()
 	for rows.Next(&index, &row) {
 		have[index] = row.Mac
 		if _, ok := want[index]; !ok {
@@ -27,12 +27,12 @@ func (m *Maps) SetLinkAddrs(want map[uint32][6]byte) error {
 		if had, ok := have[index]; ok && had == mac {
 			continue
 		}
-		if err := m.LinkAddrs.Put(index, bpf.MapsLinkAddr{Mac: mac}); err != nil {
+		if err := m.DeviceMacs.Put(index, bpf.MapsDeviceMac{Mac: mac}); err != nil {
 			return fmt.Errorf("write the hardware address of device %d: %w", index, err)
 		}
 	}
 	for _, index := range gone {
-		if err := m.LinkAddrs.Delete(index); err != nil {
+		if err := m.DeviceMacs.Delete(index); err != nil {
 			return fmt.Errorf("remove the hardware address of device %d: %w", index, err)
 		}
 	}

@@ -44,7 +44,7 @@ type Maps struct {
 	EarlyTally                        *ebpf.Map
 	Optout, OptoutKinds               *ebpf.Map
 	RouteEpoch, DsrHints, RangeEpochs *ebpf.Map
-	Served, LinkAddrs                 *ebpf.Map
+	NatDevices, DeviceMacs            *ebpf.Map
 	Pods, PodLinks                    *ebpf.Map
 	PacketClients, MasqSkip           *ebpf.Map
 	PodRates, PodPaces                *ebpf.Map
@@ -134,10 +134,10 @@ func (m *Maps) fields() []field {
 		{Info{Name: "early_tally", Row: "0 -> fragments kept, given back and lost, ever", WrittenBy: "tc", ReadBy: "tc, observe"}, &m.EarlyTally, nil},
 		{Info{Name: "dsr_hints", Row: "0 -> the backend that another node chose for the packet at hand", WrittenBy: "tc", ReadBy: "tc, xdp"},
 			&m.DsrHints, nil},
-		{Info{Name: "served", Row: "interface -> 1, if what leaves there is translated", WrittenBy: "datapath", ReadBy: "tc, pod"}, &m.Served, nil},
+		{Info{Name: "nat_devices", Row: "interface -> 1, if what leaves there is translated", WrittenBy: "datapath", ReadBy: "tc, pod"}, &m.NatDevices, nil},
 		{Info{Name: "tunnel", Row: "0 -> interface that leads to the pods of other nodes", WrittenBy: "datapath", ReadBy: "tc, xdp, pod"}, &m.Tunnel, nil},
 		{Info{Name: "conntrack_import", Row: "0 -> the tick until which the stack may have connections of before", WrittenBy: "datapath", ReadBy: "tc, xdp, pod"}, &m.ConntrackImport, nil},
-		{Info{Name: "link_addrs", Row: "interface -> its hardware address", WrittenBy: "datapath", ReadBy: "xdp"}, &m.LinkAddrs, nil},
+		{Info{Name: "device_macs", Row: "interface -> its hardware address", WrittenBy: "datapath", ReadBy: "xdp"}, &m.DeviceMacs, nil},
 		{Info{Name: "pods", Row: "address -> interface, both hardware addresses, proxy, whether it has BBR", WrittenBy: "podnet", ReadBy: "sock, tc, xdp, pod"}, &m.Pods, nil},
 		{Info{Name: "packet_clients", Row: "0 -> who has sent packets to a service: a pod, the node", WrittenBy: "tc, pod", ReadBy: "tc, pod"}, &m.PacketClients, nil},
 		{Info{Name: "masq_skip", Row: "prefix -> 1, if pods are known there", WrittenBy: "podnet", ReadBy: "tc, pod"}, &m.MasqSkip, nil},

@@ -2,13 +2,13 @@ package maps
 
 import "fmt"
 
-// SetServed makes the map of the devices that have packet programs equal to want. Rows that stay
+// SetNatDevices makes the map of the devices that have packet programs equal to want. Rows that stay
 // are never absent meanwhile.
-func (m *Maps) SetServed(want map[uint32]bool) error {
+func (m *Maps) SetNatDevices(want map[uint32]bool) error {
 	var gone []uint32
 	var index, row uint32
 	have := map[uint32]bool{}
-	rows := m.Served.Iterate()
+	rows := m.NatDevices.Iterate()
 	for rows.Next(&index, &row) {
 		have[index] = true
 		if !want[index] {
@@ -22,12 +22,12 @@ func (m *Maps) SetServed(want map[uint32]bool) error {
 		if !served || have[index] {
 			continue
 		}
-		if err := m.Served.Put(index, uint32(1)); err != nil {
+		if err := m.NatDevices.Put(index, uint32(1)); err != nil {
 			return fmt.Errorf("add device %d to those that have programs: %w", index, err)
 		}
 	}
 	for _, index := range gone {
-		if err := m.Served.Delete(index); err != nil {
+		if err := m.NatDevices.Delete(index); err != nil {
 			return fmt.Errorf("remove device %d from those that have programs: %w", index, err)
 		}
 	}

@@ -32,7 +32,7 @@ func TestForAnother(t *testing.T) {
 					w.plant(t, w.maps.Ct, flowOf(from, f.node+":30080", tcp), row)
 				}
 				w.leavesAlone(t, f)
-				if err := w.maps.SetLinkAddrs(nil); err != nil {
+				if err := w.maps.SetDeviceMacs(nil); err != nil {
 					t.Fatal(err)
 				}
 				frame := packet{from: f.client + ":4000", to: f.node + ":30080", proto: tcp, flags: syn}.bytes()

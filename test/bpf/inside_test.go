@@ -35,7 +35,7 @@ func (w *world) leaves(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := w.maps.SetServed(map[uint32]bool{uint32(uplink.Attrs().Index): true}); err != nil {
+	if err := w.maps.SetNatDevices(map[uint32]bool{uint32(uplink.Attrs().Index): true}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -47,7 +47,7 @@ func (s *site) serves(t *testing.T, wires ...*wire) {
 	for _, w := range wires {
 		served[uint32(w.near.Attrs().Index)] = true
 	}
-	if err := s.maps.SetServed(served); err != nil {
+	if err := s.maps.SetNatDevices(served); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -59,7 +59,7 @@ func newHouseOf(t *testing.T, f family, config bpf.MapsPacketConfig) *house {
 	if _, err := h.maps.SetPods(list); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.maps.SetServed(map[uint32]bool{uint32(h.outside.near.Attrs().Index): true}); err != nil {
+	if err := h.maps.SetNatDevices(map[uint32]bool{uint32(h.outside.near.Attrs().Index): true}); err != nil {
 		t.Fatal(err)
 	}
 	return h
@@ -136,7 +136,7 @@ func TestToTheStack(t *testing.T) {
 				big.payload, big.whole = 1300, true
 				h.pods[0].send(t, big)
 				h.pods[0].answered(t, "too big", out.to)
-				if err := h.maps.SetServed(nil); err != nil {
+				if err := h.maps.SetNatDevices(nil); err != nil {
 					t.Fatal(err)
 				}
 				h.pods[0].send(t, out)

@@ -48,6 +48,7 @@ const (
 	RaceMapCtOpened        = "ct_opened"
 	RaceMapCtPending       = "ct_pending"
 	RaceMapCtStage         = "ct_stage"
+	RaceMapDeviceMacs      = "device_macs"
 	RaceMapDsrHints        = "dsr_hints"
 	RaceMapEarlyFrames     = "early_frames"
 	RaceMapEarlyMarks      = "early_marks"
@@ -56,10 +57,10 @@ const (
 	RaceMapFibCache        = "fib_cache"
 	RaceMapFrags           = "frags"
 	RaceMapLate            = "late"
-	RaceMapLinkAddrs       = "link_addrs"
 	RaceMapLruStats        = "lru_stats"
 	RaceMapMasqSkip        = "masq_skip"
 	RaceMapNames           = "names"
+	RaceMapNatDevices      = "nat_devices"
 	RaceMapNodeAddrs       = "node_addrs"
 	RaceMapNodeSources     = "node_sources"
 	RaceMapOptout          = "optout"
@@ -72,7 +73,6 @@ const (
 	RaceMapRaceSteps       = "race_steps"
 	RaceMapRangeEpochs     = "range_epochs"
 	RaceMapRouteEpoch      = "route_epoch"
-	RaceMapServed          = "served"
 	RaceMapServices        = "services"
 	RaceMapSharePaces      = "share_paces"
 	RaceMapShareRates      = "share_rates"
@@ -162,6 +162,7 @@ type RaceMapSpecs struct {
 	CtOpened        *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending       *ebpf.MapSpec `ebpf:"ct_pending"`
 	CtStage         *ebpf.MapSpec `ebpf:"ct_stage"`
+	DeviceMacs      *ebpf.MapSpec `ebpf:"device_macs"`
 	DsrHints        *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.MapSpec `ebpf:"early_marks"`
@@ -170,10 +171,10 @@ type RaceMapSpecs struct {
 	FibCache        *ebpf.MapSpec `ebpf:"fib_cache"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Late            *ebpf.MapSpec `ebpf:"late"`
-	LinkAddrs       *ebpf.MapSpec `ebpf:"link_addrs"`
 	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
+	NatDevices      *ebpf.MapSpec `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
 	NodeSources     *ebpf.MapSpec `ebpf:"node_sources"`
 	Optout          *ebpf.MapSpec `ebpf:"optout"`
@@ -186,7 +187,6 @@ type RaceMapSpecs struct {
 	RaceSteps       *ebpf.MapSpec `ebpf:"race_steps"`
 	RangeEpochs     *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.MapSpec `ebpf:"route_epoch"`
-	Served          *ebpf.MapSpec `ebpf:"served"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
 	SharePaces      *ebpf.MapSpec `ebpf:"share_paces"`
 	ShareRates      *ebpf.MapSpec `ebpf:"share_rates"`
@@ -246,6 +246,7 @@ type RaceMaps struct {
 	CtOpened        *ebpf.Map `ebpf:"ct_opened"`
 	CtPending       *ebpf.Map `ebpf:"ct_pending"`
 	CtStage         *ebpf.Map `ebpf:"ct_stage"`
+	DeviceMacs      *ebpf.Map `ebpf:"device_macs"`
 	DsrHints        *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.Map `ebpf:"early_marks"`
@@ -254,10 +255,10 @@ type RaceMaps struct {
 	FibCache        *ebpf.Map `ebpf:"fib_cache"`
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Late            *ebpf.Map `ebpf:"late"`
-	LinkAddrs       *ebpf.Map `ebpf:"link_addrs"`
 	LruStats        *ebpf.Map `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.Map `ebpf:"masq_skip"`
 	Names           *ebpf.Map `ebpf:"names"`
+	NatDevices      *ebpf.Map `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
 	NodeSources     *ebpf.Map `ebpf:"node_sources"`
 	Optout          *ebpf.Map `ebpf:"optout"`
@@ -270,7 +271,6 @@ type RaceMaps struct {
 	RaceSteps       *ebpf.Map `ebpf:"race_steps"`
 	RangeEpochs     *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.Map `ebpf:"route_epoch"`
-	Served          *ebpf.Map `ebpf:"served"`
 	Services        *ebpf.Map `ebpf:"services"`
 	SharePaces      *ebpf.Map `ebpf:"share_paces"`
 	ShareRates      *ebpf.Map `ebpf:"share_rates"`
@@ -299,6 +299,7 @@ func (m *RaceMaps) Close() error {
 		m.CtOpened,
 		m.CtPending,
 		m.CtStage,
+		m.DeviceMacs,
 		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
@@ -307,10 +308,10 @@ func (m *RaceMaps) Close() error {
 		m.FibCache,
 		m.Frags,
 		m.Late,
-		m.LinkAddrs,
 		m.LruStats,
 		m.MasqSkip,
 		m.Names,
+		m.NatDevices,
 		m.NodeAddrs,
 		m.NodeSources,
 		m.Optout,
@@ -323,7 +324,6 @@ func (m *RaceMaps) Close() error {
 		m.RaceSteps,
 		m.RangeEpochs,
 		m.RouteEpoch,
-		m.Served,
 		m.Services,
 		m.SharePaces,
 		m.ShareRates,

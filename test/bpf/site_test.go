@@ -78,7 +78,7 @@ func (s *site) wire(t *testing.T, name string) *wire {
 	for _, w := range s.wires {
 		macs[uint32(w.near.Attrs().Index)] = [6]byte(w.near.Attrs().HardwareAddr)
 	}
-	if err := s.maps.SetLinkAddrs(macs); err != nil {
+	if err := s.maps.SetDeviceMacs(macs); err != nil {
 		t.Fatal(err)
 	}
 	return w

@@ -84,7 +84,7 @@ func (w *world) asks(t *testing.T, m *ebpf.Map, p packet, row bpf.MapsCtEntry) b
 	frame := p.bytes()
 	if w.name == "xdp" { // XDP ignores packets that are not for its device
 		copy(frame, row.Smac[:])
-		if err := w.maps.SetLinkAddrs(map[uint32][6]byte{1: row.Smac}); err != nil {
+		if err := w.maps.SetDeviceMacs(map[uint32][6]byte{1: row.Smac}); err != nil {
 			t.Fatal(err)
 		}
 	}

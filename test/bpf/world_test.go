@@ -101,7 +101,7 @@ func newWorldSized(t *testing.T, h hook, config bpf.MapsPacketConfig, sizes maps
 		cluster.Nodes[addr] = maps.ClusterNode{Name: 2, Number: 2}
 	}
 	_, clusterErr := m.SetCluster(cluster)
-	if err := errors.Join(err, clusterErr, m.SetSnatAddr(snat4), m.SetSnatAddr(snat6), m.SetLinkAddrs(lo)); err != nil {
+	if err := errors.Join(err, clusterErr, m.SetSnatAddr(snat4), m.SetSnatAddr(snat6), m.SetDeviceMacs(lo)); err != nil {
 		t.Fatal(err)
 	}
 	return w

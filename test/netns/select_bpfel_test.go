@@ -26,6 +26,7 @@ const (
 	SelectMapCt              = "ct"
 	SelectMapCtOpened        = "ct_opened"
 	SelectMapCtPending       = "ct_pending"
+	SelectMapDeviceMacs      = "device_macs"
 	SelectMapDsrHints        = "dsr_hints"
 	SelectMapEarlyFrames     = "early_frames"
 	SelectMapEarlyMarks      = "early_marks"
@@ -34,10 +35,10 @@ const (
 	SelectMapFibCache        = "fib_cache"
 	SelectMapFrags           = "frags"
 	SelectMapLate            = "late"
-	SelectMapLinkAddrs       = "link_addrs"
 	SelectMapLruStats        = "lru_stats"
 	SelectMapMasqSkip        = "masq_skip"
 	SelectMapNames           = "names"
+	SelectMapNatDevices      = "nat_devices"
 	SelectMapNodeAddrs       = "node_addrs"
 	SelectMapNodeSources     = "node_sources"
 	SelectMapOptout          = "optout"
@@ -49,7 +50,6 @@ const (
 	SelectMapPods            = "pods"
 	SelectMapRangeEpochs     = "range_epochs"
 	SelectMapRouteEpoch      = "route_epoch"
-	SelectMapServed          = "served"
 	SelectMapServices        = "services"
 	SelectMapSharePaces      = "share_paces"
 	SelectMapShareRates      = "share_rates"
@@ -130,6 +130,7 @@ type SelectMapSpecs struct {
 	Ct              *ebpf.MapSpec `ebpf:"ct"`
 	CtOpened        *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending       *ebpf.MapSpec `ebpf:"ct_pending"`
+	DeviceMacs      *ebpf.MapSpec `ebpf:"device_macs"`
 	DsrHints        *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.MapSpec `ebpf:"early_marks"`
@@ -138,10 +139,10 @@ type SelectMapSpecs struct {
 	FibCache        *ebpf.MapSpec `ebpf:"fib_cache"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Late            *ebpf.MapSpec `ebpf:"late"`
-	LinkAddrs       *ebpf.MapSpec `ebpf:"link_addrs"`
 	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
+	NatDevices      *ebpf.MapSpec `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
 	NodeSources     *ebpf.MapSpec `ebpf:"node_sources"`
 	Optout          *ebpf.MapSpec `ebpf:"optout"`
@@ -153,7 +154,6 @@ type SelectMapSpecs struct {
 	Pods            *ebpf.MapSpec `ebpf:"pods"`
 	RangeEpochs     *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.MapSpec `ebpf:"route_epoch"`
-	Served          *ebpf.MapSpec `ebpf:"served"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
 	SharePaces      *ebpf.MapSpec `ebpf:"share_paces"`
 	ShareRates      *ebpf.MapSpec `ebpf:"share_rates"`
@@ -210,6 +210,7 @@ type SelectMaps struct {
 	Ct              *ebpf.Map `ebpf:"ct"`
 	CtOpened        *ebpf.Map `ebpf:"ct_opened"`
 	CtPending       *ebpf.Map `ebpf:"ct_pending"`
+	DeviceMacs      *ebpf.Map `ebpf:"device_macs"`
 	DsrHints        *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.Map `ebpf:"early_marks"`
@@ -218,10 +219,10 @@ type SelectMaps struct {
 	FibCache        *ebpf.Map `ebpf:"fib_cache"`
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Late            *ebpf.Map `ebpf:"late"`
-	LinkAddrs       *ebpf.Map `ebpf:"link_addrs"`
 	LruStats        *ebpf.Map `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.Map `ebpf:"masq_skip"`
 	Names           *ebpf.Map `ebpf:"names"`
+	NatDevices      *ebpf.Map `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
 	NodeSources     *ebpf.Map `ebpf:"node_sources"`
 	Optout          *ebpf.Map `ebpf:"optout"`
@@ -233,7 +234,6 @@ type SelectMaps struct {
 	Pods            *ebpf.Map `ebpf:"pods"`
 	RangeEpochs     *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.Map `ebpf:"route_epoch"`
-	Served          *ebpf.Map `ebpf:"served"`
 	Services        *ebpf.Map `ebpf:"services"`
 	SharePaces      *ebpf.Map `ebpf:"share_paces"`
 	ShareRates      *ebpf.Map `ebpf:"share_rates"`
@@ -260,6 +260,7 @@ func (m *SelectMaps) Close() error {
 		m.Ct,
 		m.CtOpened,
 		m.CtPending,
+		m.DeviceMacs,
 		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
@@ -268,10 +269,10 @@ func (m *SelectMaps) Close() error {
 		m.FibCache,
 		m.Frags,
 		m.Late,
-		m.LinkAddrs,
 		m.LruStats,
 		m.MasqSkip,
 		m.Names,
+		m.NatDevices,
 		m.NodeAddrs,
 		m.NodeSources,
 		m.Optout,
@@ -283,7 +284,6 @@ func (m *SelectMaps) Close() error {
 		m.Pods,
 		m.RangeEpochs,
 		m.RouteEpoch,
-		m.Served,
 		m.Services,
 		m.SharePaces,
 		m.ShareRates,

@@ -179,7 +179,7 @@ func (r *run) changeServed(c *servedChange) error {
 	for id := range r.node.Served {
 		served[uint32(r.world.devices[id].index)] = true
 	}
-	return r.world.maps.SetServed(served)
+	return r.world.maps.SetNatDevices(served)
 }
 
 func (r *run) changeNode(c *nodeChange) error {

@@ -92,7 +92,7 @@ func (w *world) begin() (*run, error) {
 		}
 	}
 	_, err = w.maps.SetNodeAddrs(map[netip.Addr]maps.NodeAddr{})
-	return r, errors.Join(err, w.maps.SetServed(nil), w.maps.SetLinkAddrs(macs), w.maps.SetSnatAddr(netip.IPv4Unspecified()), w.maps.SetSnatAddr(netip.IPv6Unspecified()))
+	return r, errors.Join(err, w.maps.SetNatDevices(nil), w.maps.SetDeviceMacs(macs), w.maps.SetSnatAddr(netip.IPv4Unspecified()), w.maps.SetSnatAddr(netip.IPv6Unspecified()))
 }
 
 // empty deletes every row of a map.

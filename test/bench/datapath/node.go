@@ -135,7 +135,7 @@ func (n *node) serve() error {
 	key := maps.KeyOf(n.frontend().Addr(), n.frontend().Port(), model.UDP)
 	own := n.frontend().Addr() // any address that the packets do not use otherwise
 	_, err = n.maps.SetNodeAddrs(map[netip.Addr]maps.NodeAddr{own: {Ifindex: 1}})
-	return errors.Join(err, n.maps.SetSnatAddr(own), n.maps.SetLinkAddrs(map[uint32][6]byte{1: {}}), // loopback's address
+	return errors.Join(err, n.maps.SetSnatAddr(own), n.maps.SetDeviceMacs(map[uint32][6]byte{1: {}}), // loopback's address
 		tables.Svcs.Update(key, maps.Svc{Service: service, Kind: uint32(bpf.MapsSvcKindSVC_LOAD_BALANCER)}))
 }
 

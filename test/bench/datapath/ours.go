@@ -66,7 +66,7 @@ func (o *ours) serve(services []nodePort) error {
 		return err
 	}
 	macs := map[uint32][6]byte{uint32(o.port.Index): [6]byte(o.port.MAC)}
-	if err := errors.Join(o.maps.SetSnatAddr(node), o.maps.SetLinkAddrs(macs)); err != nil {
+	if err := errors.Join(o.maps.SetSnatAddr(node), o.maps.SetDeviceMacs(macs)); err != nil {
 		return err
 	}
 	tables, err := o.maps.Tables()

@@ -26,6 +26,7 @@ const (
 	recordsMapCt               = "ct"
 	recordsMapCtOpened         = "ct_opened"
 	recordsMapCtPending        = "ct_pending"
+	recordsMapDeviceMacs       = "device_macs"
 	recordsMapDsrHints         = "dsr_hints"
 	recordsMapEarlyFrames      = "early_frames"
 	recordsMapEarlyMarks       = "early_marks"
@@ -34,10 +35,10 @@ const (
 	recordsMapFibCache         = "fib_cache"
 	recordsMapFrags            = "frags"
 	recordsMapLate             = "late"
-	recordsMapLinkAddrs        = "link_addrs"
 	recordsMapLruStats         = "lru_stats"
 	recordsMapMasqSkip         = "masq_skip"
 	recordsMapNames            = "names"
+	recordsMapNatDevices       = "nat_devices"
 	recordsMapNodeAddrs        = "node_addrs"
 	recordsMapNodeSources      = "node_sources"
 	recordsMapOptout           = "optout"
@@ -52,7 +53,6 @@ const (
 	recordsMapPods             = "pods"
 	recordsMapRangeEpochs      = "range_epochs"
 	recordsMapRouteEpoch       = "route_epoch"
-	recordsMapServed           = "served"
 	recordsMapServices         = "services"
 	recordsMapSharePaces       = "share_paces"
 	recordsMapShareRates       = "share_rates"
@@ -153,6 +153,7 @@ type recordsMapSpecs struct {
 	Ct              *ebpf.MapSpec `ebpf:"ct"`
 	CtOpened        *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtPending       *ebpf.MapSpec `ebpf:"ct_pending"`
+	DeviceMacs      *ebpf.MapSpec `ebpf:"device_macs"`
 	DsrHints        *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.MapSpec `ebpf:"early_marks"`
@@ -161,10 +162,10 @@ type recordsMapSpecs struct {
 	FibCache        *ebpf.MapSpec `ebpf:"fib_cache"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Late            *ebpf.MapSpec `ebpf:"late"`
-	LinkAddrs       *ebpf.MapSpec `ebpf:"link_addrs"`
 	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
+	NatDevices      *ebpf.MapSpec `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
 	NodeSources     *ebpf.MapSpec `ebpf:"node_sources"`
 	Optout          *ebpf.MapSpec `ebpf:"optout"`
@@ -179,7 +180,6 @@ type recordsMapSpecs struct {
 	Pods            *ebpf.MapSpec `ebpf:"pods"`
 	RangeEpochs     *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.MapSpec `ebpf:"route_epoch"`
-	Served          *ebpf.MapSpec `ebpf:"served"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
 	SharePaces      *ebpf.MapSpec `ebpf:"share_paces"`
 	ShareRates      *ebpf.MapSpec `ebpf:"share_rates"`
@@ -232,6 +232,7 @@ type recordsMaps struct {
 	Ct              *ebpf.Map `ebpf:"ct"`
 	CtOpened        *ebpf.Map `ebpf:"ct_opened"`
 	CtPending       *ebpf.Map `ebpf:"ct_pending"`
+	DeviceMacs      *ebpf.Map `ebpf:"device_macs"`
 	DsrHints        *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.Map `ebpf:"early_marks"`
@@ -240,10 +241,10 @@ type recordsMaps struct {
 	FibCache        *ebpf.Map `ebpf:"fib_cache"`
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Late            *ebpf.Map `ebpf:"late"`
-	LinkAddrs       *ebpf.Map `ebpf:"link_addrs"`
 	LruStats        *ebpf.Map `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.Map `ebpf:"masq_skip"`
 	Names           *ebpf.Map `ebpf:"names"`
+	NatDevices      *ebpf.Map `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
 	NodeSources     *ebpf.Map `ebpf:"node_sources"`
 	Optout          *ebpf.Map `ebpf:"optout"`
@@ -258,7 +259,6 @@ type recordsMaps struct {
 	Pods            *ebpf.Map `ebpf:"pods"`
 	RangeEpochs     *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.Map `ebpf:"route_epoch"`
-	Served          *ebpf.Map `ebpf:"served"`
 	Services        *ebpf.Map `ebpf:"services"`
 	SharePaces      *ebpf.Map `ebpf:"share_paces"`
 	ShareRates      *ebpf.Map `ebpf:"share_rates"`
@@ -285,6 +285,7 @@ func (m *recordsMaps) Close() error {
 		m.Ct,
 		m.CtOpened,
 		m.CtPending,
+		m.DeviceMacs,
 		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
@@ -293,10 +294,10 @@ func (m *recordsMaps) Close() error {
 		m.FibCache,
 		m.Frags,
 		m.Late,
-		m.LinkAddrs,
 		m.LruStats,
 		m.MasqSkip,
 		m.Names,
+		m.NatDevices,
 		m.NodeAddrs,
 		m.NodeSources,
 		m.Optout,
@@ -311,7 +312,6 @@ func (m *recordsMaps) Close() error {
 		m.Pods,
 		m.RangeEpochs,
 		m.RouteEpoch,
-		m.Served,
 		m.Services,
 		m.SharePaces,
 		m.ShareRates,
