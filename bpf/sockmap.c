@@ -212,7 +212,7 @@ int sockmap_seen_of_all(__u64 *ctx)
 	struct end *end = edge_end((struct sock *)ctx[0], ctx[1], ctx[2]);
 
 	if (end)
-		edge_seen((struct sock *)ctx[0], end, ctx[1], (__s32)ctx[1] > 0 ? fib_cache_now() : 0);
+		edge_seen((struct sock *)ctx[0], end, ctx[1], (__s32)ctx[1] > 0 ? asked_now() : 0);
 	return 0;
 }
 

@@ -2,11 +2,11 @@
 /* This file contains the fast path, for what nearly all packets are: TCP or UDP without VLAN tags,
  * options or extension headers, unfragmented, of an established flow, where only the time has to be
  * noted; or of a flow that its backend answers directly, after its first packet. All of it is
- * inline, because where the processor has to range_epoch returns against speculation a return costs as
+ * inline, because where the processor has to guard returns against speculation a return costs as
  * much as thirty instructions. It writes the key as whole words, which is how the map's hash and
  * the checksum read it, and the offset and length of every header are compile-time constants.
  *
- * Any other packet is parsed again from its beginning (packet.h) and decided by decide.h; both route_epoch
+ * Any other packet is parsed again from its beginning (packet.h) and decided by decide.h; both ways
  * must have the same results. So the fast path writes nothing before it is certain that it can
  * handle the packet. */
 #pragma once

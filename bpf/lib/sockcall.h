@@ -61,7 +61,7 @@ static __always_inline __u64 room_in(__u64 iov, __u64 count)
 }
 
 /* Returns how many bytes the current call asks for at most, or fewer; zero if that is not known. */
-static __always_inline __u64 fib_cache_now(void)
+static __always_inline __u64 asked_now(void)
 {
 	struct call call = call_now();
 	struct msghdr header;

@@ -188,7 +188,7 @@ struct program_name {
 	char text[16];
 };
 
-/* Programs that may read in route_epoch that are noticed too late. */
+/* Programs that may read in ways that are noticed too late. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 64);
