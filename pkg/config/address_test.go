@@ -55,7 +55,7 @@ func TestPortsOfAnAgent(t *testing.T) {
 		{[]string{"--metrics-address=", "--ready-address=[::1]:1"}, "", ":10256", "[::1]:1"},
 	}
 	for _, tt := range tests {
-		cfg, _, err := world{args: tt.args}.load(t)
+		cfg, _, err := environment{args: tt.args}.load(t)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// world is what the agent finds when it starts.
-type world struct {
+// environment is what the agent finds when it starts.
+type environment struct {
 	args  []string
 	env   []string
 	files map[string]string // in the directory that config-dir names; nil = no directory
@@ -21,7 +21,7 @@ type world struct {
 	dirFrom string
 }
 
-func (w world) load(t testing.TB) (*Config, string, error) {
+func (w environment) load(t testing.TB) (*Config, string, error) {
 	t.Helper()
 	dir := t.TempDir()
 	for name, content := range w.files {
@@ -45,7 +45,7 @@ func (w world) load(t testing.TB) (*Config, string, error) {
 }
 
 func TestDefaults(t *testing.T) {
-	have, _, err := world{}.load(t)
+	have, _, err := environment{}.load(t)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,22 +82,22 @@ func TestPrecedence(t *testing.T) {
 	flag, env := []string{"--log-level=error"}, []string{"FAIRLEAD_LOG_LEVEL=warn"}
 	file := map[string]string{"log-level": "debug\n"}
 	tests := []struct {
-		name  string
-		world world
-		value string
-		from  string // DIR stands for the directory
+		name        string
+		environment environment
+		value       string
+		from        string // DIR stands for the directory
 	}{
-		{"nothing", world{}, "info", "default"},
-		{"file", world{files: file, dirFrom: "flag"}, "debug", "file DIR/log-level"},
-		{"file, directory from the environment", world{files: file, dirFrom: "env"}, "debug", "file DIR/log-level"},
-		{"environment over file", world{env: env, files: file, dirFrom: "flag"}, "warn", "env FAIRLEAD_LOG_LEVEL"},
-		{"flag over all", world{args: flag, env: env, files: file, dirFrom: "env"}, "error", "flag"},
-		{"flag with the default's value", world{args: []string{"--log-level=info"}, env: env}, "info", "flag"},
-		{"files without the option", world{files: file}, "info", "default"},
+		{"nothing", environment{}, "info", "default"},
+		{"file", environment{files: file, dirFrom: "flag"}, "debug", "file DIR/log-level"},
+		{"file, directory from the environment", environment{files: file, dirFrom: "env"}, "debug", "file DIR/log-level"},
+		{"environment over file", environment{env: env, files: file, dirFrom: "flag"}, "warn", "env FAIRLEAD_LOG_LEVEL"},
+		{"flag over all", environment{args: flag, env: env, files: file, dirFrom: "env"}, "error", "flag"},
+		{"flag with the default's value", environment{args: []string{"--log-level=info"}, env: env}, "info", "flag"},
+		{"files without the option", environment{files: file}, "info", "default"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			cfg, dir, err := tt.world.load(t)
+			cfg, dir, err := tt.environment.load(t)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -159,7 +159,7 @@ func TestEveryOption(t *testing.T) {
 			t.Errorf("option %s: the test has no value for it", o.Name)
 			continue
 		}
-		for from, w := range map[string]world{
+		for from, w := range map[string]environment{
 			"flag":               {args: []string{"--" + o.Name, value}},
 			"env " + o.Env():     {env: []string{o.Env() + "=" + value}},
 			"file DIR/" + o.Name: {files: map[string]string{o.Name: value + "\r\n"}, dirFrom: "flag"},
@@ -195,7 +195,7 @@ func TestMountedConfigMap(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cfg, _, err := world{args: []string{"--config-dir", dir}}.load(t)
+	cfg, _, err := environment{args: []string{"--config-dir", dir}}.load(t)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func TestNotAFile(t *testing.T) {
 			if err := tt.make(filepath.Join(dir, "source")); err != nil {
 				t.Fatal(err)
 			}
-			_, _, err := world{args: []string{"--config-dir", dir}}.load(t)
+			_, _, err := environment{args: []string{"--config-dir", dir}}.load(t)
 			if err == nil || !strings.Contains(err.Error(), "read option source") {
 				t.Errorf("have %v", err)
 			}
@@ -257,7 +257,7 @@ func TestServiceLinks(t *testing.T) {
 		} {
 			env = append(env, service+"_"+suffix+"=tcp://10.0.0.1:80")
 		}
-		if _, _, err := (world{env: env}).load(t); err != nil {
+		if _, _, err := (environment{env: env}).load(t); err != nil {
 			t.Errorf("a Service named %s: %v", service, err)
 		}
 	}

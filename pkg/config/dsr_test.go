@@ -18,7 +18,7 @@ func TestDSRAccept(t *testing.T) {
 		{[]string{"--dsr-accept=false"}, false, ""},
 		{[]string{"--dsr=opt", "--dsr-accept=false"}, false, "option dsr: opt needs what dsr-accept=false rules out"},
 	} {
-		cfg, _, err := world{args: c.args}.load(t)
+		cfg, _, err := environment{args: c.args}.load(t)
 		switch {
 		case c.problem != "":
 			if err == nil || !strings.Contains(err.Error(), c.problem) {

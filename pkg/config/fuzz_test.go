@@ -21,7 +21,7 @@ func FuzzFile(f *testing.F) {
 		if name == configDir {
 			return
 		}
-		cfg, _, err := world{files: map[string]string{name: string(content)}, dirFrom: "flag"}.load(t)
+		cfg, _, err := environment{files: map[string]string{name: string(content)}, dirFrom: "flag"}.load(t)
 		if err == nil {
 			for _, o := range cfg.Origins() {
 				if o.Name == name && o.Value != strings.TrimRight(string(content), "\r\n") {

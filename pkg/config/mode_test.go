@@ -9,7 +9,7 @@ import (
 // and does not use kube-proxy's ports.
 func TestAccelerateOnly(t *testing.T) {
 	for _, source := range []string{Kubernetes, "/manifests"} {
-		cfg, _, err := world{args: []string{"--mode=accelerate-only", "--source=" + source}}.load(t)
+		cfg, _, err := environment{args: []string{"--mode=accelerate-only", "--source=" + source}}.load(t)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,14 +44,14 @@ func TestAccelerateOnlyIsAskedForMore(t *testing.T) {
 		{[]string{"--devices=auto"}, `option devices: "auto" from flag asks for more`},
 		{[]string{"--healthz-address=:10256"}, `option healthz-address: ":10256" from flag asks for more`},
 	} {
-		_, _, err := world{args: append(tt.args, "--mode=accelerate-only")}.load(t)
+		_, _, err := environment{args: append(tt.args, "--mode=accelerate-only")}.load(t)
 		switch {
 		case tt.want == "" && err != nil:
 			t.Errorf("%v: %v", tt.args, err)
 		case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
 			t.Errorf("%v: %v, want %q", tt.args, err, tt.want)
 		}
-		if _, _, err := (world{args: append(tt.args, "--mode=full")}).load(t); err != nil {
+		if _, _, err := (environment{args: append(tt.args, "--mode=full")}).load(t); err != nil {
 			t.Errorf("%v with --mode=full: %v", tt.args, err)
 		}
 	}

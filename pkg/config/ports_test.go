@@ -38,12 +38,12 @@ func TestPorts(t *testing.T) {
 		{[]string{"--nodeport-addresses=primary,192.0.2.0/24"}, "neither primary nor a list of networks"},
 		{[]string{"--nodeport-addresses=999.1.1.1/99"}, "neither primary nor a list of networks"},
 	} {
-		_, _, err := world{args: tt.args}.load(t)
+		_, _, err := environment{args: tt.args}.load(t)
 		if (err == nil) != (tt.wrong == "") || err != nil && !strings.Contains(err.Error(), tt.wrong) {
 			t.Errorf("%q: %v, want %q", tt.args, err, tt.wrong)
 		}
 	}
-	cfg, _, err := world{args: []string{"--snat-ports=1024-2047", "--nodeport-range=30000"}}.load(t)
+	cfg, _, err := environment{args: []string{"--snat-ports=1024-2047", "--nodeport-range=30000"}}.load(t)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ func TestProxies(t *testing.T) {
 			{Name: "a", Port: 1}, {Name: "b-2", Port: 65535, Optional: true}, {Name: "c", Port: 3},
 		},
 	} {
-		cfg, _, err := world{args: []string{"--l7-proxies=" + value}}.load(t)
+		cfg, _, err := environment{args: []string{"--l7-proxies=" + value}}.load(t)
 		if err != nil {
 			t.Errorf("%q: %v", value, err)
 			continue
@@ -29,7 +29,7 @@ func TestProxies(t *testing.T) {
 		"=15001": "name", "Envoy=1": "name", "-a=1": "name", ",": "name", "a=1,": "name", strings.Repeat("a", 64) + "=1": "name", "a b=1": "name",
 		"a=1:": "says neither", "a=1:no": "says neither", "a=1,a=2": "different", "a=1,b=1": "different",
 	} {
-		if _, _, err := (world{args: []string{"--l7-proxies=" + value}}).load(t); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := (environment{args: []string{"--l7-proxies=" + value}}).load(t); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", value, err, want)
 		}
 	}

@@ -127,8 +127,8 @@ func (m *memory) has(half bool, key maps.Flow) bool {
 	return ok
 }
 
-// world is a Collector over a memory, some of whose backends are gone.
-type world struct {
+// memoryCollector is a Collector over a memory, some of whose backends are gone.
+type memoryCollector struct {
 	*memory
 	*Collector
 	gone  map[netip.AddrPort]bool
@@ -139,8 +139,8 @@ type world struct {
 	cannot  error                   // error of reading them
 }
 
-func newWorld() *world {
-	w := &world{memory: newMemory(), gone: map[netip.AddrPort]bool{}, records: map[maps.Flow]maps.Peer{}}
+func newMemoryCollector() *memoryCollector {
+	w := &memoryCollector{memory: newMemory(), gone: map[netip.AddrPort]bool{}, records: map[maps.Flow]maps.Peer{}}
 	w.Collector = NewCollector(Config{
 		Flows: w.memory,
 		Clock: Clock{Duration: time.Second},
@@ -158,7 +158,7 @@ func newWorld() *world {
 	return w
 }
 
-func (w *world) stale(_ context.Context, peers []maps.Peer) ([]bool, error) {
+func (w *memoryCollector) stale(_ context.Context, peers []maps.Peer) ([]bool, error) {
 	w.memory.mu.Lock()
 	defer w.memory.mu.Unlock()
 	w.asked++
@@ -170,7 +170,7 @@ func (w *world) stale(_ context.Context, peers []maps.Peer) ([]bool, error) {
 }
 
 // run runs the Collector while scene lasts, in synctest's time.
-func (w *world) run(t *testing.T, scene func()) {
+func (w *memoryCollector) run(t *testing.T, scene func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -203,7 +203,7 @@ func TestTimeouts(t *testing.T) {
 		{"sctp, aborted", false, model.SCTP, maps.FlowReset, 11},
 		{"sctp, half open", true, model.SCTP, maps.FlowNew, 30},
 	} {
-		w := newWorld()
+		w := newMemoryCollector()
 		key := w.enter(tt.half, "198.51.100.1:4000", "10.1.0.1:53", tt.proto, tt.state)
 		w.now += tt.after
 		w.pass(t.Context())
@@ -223,7 +223,7 @@ func TestTimeouts(t *testing.T) {
 
 // Packets in one direction keep both rows.
 func TestOtherDirection(t *testing.T) {
-	w := newWorld()
+	w := newMemoryCollector()
 	key := w.enter(false, "198.51.100.1:4000", "10.1.0.1:53", model.UDP, maps.FlowOpen)
 	request := w.rows[0][key]
 	w.now += 500
@@ -240,7 +240,7 @@ func TestOtherDirection(t *testing.T) {
 // another port.
 func TestPurge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newMemoryCollector()
 		w.gone[netip.MustParseAddrPort("10.1.0.1:53")] = true
 		flows := []struct {
 			name    string
@@ -305,7 +305,7 @@ func TestPurge(t *testing.T) {
 // Many changes at one time cause one purge, and if no backend is gone the rows are scanned once.
 func TestPurgeIsCoalesced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newMemoryCollector()
 		w.enter(false, "198.51.100.1:4000", "10.1.0.1:53", model.UDP, maps.FlowOpen)
 		w.run(t, func() {
 			for range 50 {
@@ -324,7 +324,7 @@ func TestPurgeIsCoalesced(t *testing.T) {
 // A backend that is back a moment later keeps its flows.
 func TestPurgeBelieves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newMemoryCollector()
 		at := netip.MustParseAddrPort("10.1.0.1:53")
 		key := w.enter(false, "198.51.100.1:4000", at.String(), model.UDP, maps.FlowOpen)
 		w.gone[at] = true
@@ -344,7 +344,7 @@ func TestPurgeBelieves(t *testing.T) {
 // Even if Left is never called, the flows of a lost backend are deleted within two minutes.
 func TestPurgeByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newMemoryCollector()
 		at := netip.MustParseAddrPort("10.1.0.1:53")
 		key := w.enter(false, "198.51.100.1:4000", at.String(), model.UDP, maps.FlowOpen)
 		w.gone[at] = true
@@ -381,7 +381,7 @@ func TestInterval(t *testing.T) {
 		{"crowded with half-open ones", time.Minute, 0, 0, 0, 5 * time.Second, 900},
 		{"expensive", time.Minute, 1000, 500, time.Second, 50 * time.Second, 0},
 	} {
-		w := newWorld()
+		w := newMemoryCollector()
 		w.interval = tt.from
 		w.walk.tally.rows = [2]int{tt.rows, tt.pendingRows}
 		w.walk.tally.deleted[maps.DoomIdle] = tt.deleted
@@ -394,7 +394,7 @@ func TestInterval(t *testing.T) {
 // An error is counted and the pass tried again; the numbers of rows stay as they were last known.
 func TestErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newMemoryCollector()
 		w.enter(false, "198.51.100.1:4000", "10.1.0.1:53", model.TCP, maps.FlowOpen)
 		w.run(t, func() {
 			time.Sleep(2 * soonest)

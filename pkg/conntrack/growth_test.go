@@ -13,13 +13,13 @@ import (
 
 // grower provides Config.Grow and records the calls.
 type grower struct {
-	*world
+	*memoryCollector
 	asked []int
 	fails error
 }
 
 func newGrower(most int) *grower {
-	g := &grower{world: newWorld()}
+	g := &grower{memoryCollector: newMemoryCollector()}
 	g.cfg.Most, g.room = most, 100
 	g.cfg.Grow = func(rows int) (Flows, error) {
 		g.asked = append(g.asked, rows)

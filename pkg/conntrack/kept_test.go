@@ -12,7 +12,7 @@ import (
 )
 
 // enterKept adds a UDP flow that the programs pass to the stack, which translates it to a backend.
-func (w *world) enterKept(client, backend string) maps.Flow {
+func (w *memoryCollector) enterKept(client, backend string) maps.Flow {
 	const dialled = "192.0.2.1:53"
 	key := w.enter(false, client, dialled, model.UDP, maps.FlowOpen)
 	to := netip.MustParseAddrPort(backend)
@@ -26,7 +26,7 @@ func (w *world) enterKept(client, backend string) maps.Flow {
 // entries cannot be read: nothing else tells where its packets go. A row that looks the same but
 // never had an entry belongs to a backend with the frontend's own address, and stays.
 func TestKept(t *testing.T) {
-	w := newWorld()
+	w := newMemoryCollector()
 	goes, stays := w.enterKept("198.51.100.1:4000", "10.1.0.1:53"), w.enterKept("198.51.100.2:4000", "10.1.0.1:53")
 	own := w.enter(false, "198.51.100.3:4000", "192.0.2.1:53", model.UDP, maps.FlowOpen)
 	check := func(when string, has bool) {
@@ -54,7 +54,7 @@ func TestKept(t *testing.T) {
 // serves the address it is sent to.
 func TestKeptPurge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newMemoryCollector()
 		goes, stays := w.enterKept("198.51.100.1:4000", "10.1.0.1:53"), w.enterKept("198.51.100.2:4000", "10.1.0.2:53")
 		w.gone[netip.MustParseAddrPort("10.1.0.1:53")] = true
 		w.gone[netip.MustParseAddrPort("192.0.2.1:53")] = true

@@ -27,7 +27,7 @@ func lend(client, node, to string, proto model.Protocol, flags uint8) (maps.Flow
 
 // The fullest destination is found for each kind of user, among established and half-open flows.
 func TestPortUse(t *testing.T) {
-	w := newWorld()
+	w := newMemoryCollector()
 	w.walk.ports = newPortUse(lent)
 	add := func(half bool, n int, client, to string, proto model.Protocol, flags uint8, first int) {
 		for i := range n {
@@ -151,13 +151,13 @@ func BenchmarkPortUse(b *testing.B) {
 	}
 	var buffer maps.FlowBuffer
 	var fastest [2]time.Duration
-	var worlds [2]*world
+	var collectors [2]*memoryCollector
 	for i, ports := range []Ports{{}, {First: 1024, Last: 29999, Shared: true}} {
-		worlds[i] = newWorld()
-		worlds[i].walk.ports, fastest[i] = newPortUse(ports), time.Hour
+		collectors[i] = newMemoryCollector()
+		collectors[i].walk.ports, fastest[i] = newPortUse(ports), time.Hour
 	}
 	for b.Loop() {
-		for i, w := range worlds {
+		for i, w := range collectors {
 			flows := &kernelFlows{w.memory, func(visit func([]maps.Flow, []maps.FlowRow) error) error { return maps.EachFlow(m, &buffer, visit) }}
 			start := time.Now()
 			if err := w.walk.all(flows, 0, &w.limits); err != nil || w.walk.tally.rows[0] != n {

@@ -27,7 +27,7 @@ func BenchmarkLook(b *testing.B) {
 			for key, row := range m.rows[0] {
 				keys, rows = append(keys, key), append(rows, row)
 			}
-			c := newWorld()
+			c := newMemoryCollector()
 			c.walk.now, c.walk.gathers = m.now, gathers
 			b.ReportAllocs()
 			for b.Loop() {

@@ -17,7 +17,7 @@ import (
 func TestForAnother(t *testing.T) {
 	for _, xdp := range []devices.Mode{devices.Off, devices.Native} {
 		t.Run(string(xdp), func(t *testing.T) {
-			w := newTown(t, xdp)
+			w := newForwardingNode(t, xdp)
 			d := w.start(t)
 			mac := net.HardwareAddr{2, 0, 0, 0, 0, 9}
 			w.do(t, func() error {
@@ -50,7 +50,7 @@ func TestForAnother(t *testing.T) {
 }
 
 // mac returns the hardware address by which the programs know the node's first device.
-func (w *town) mac(t *testing.T, d *Datapath) net.HardwareAddr {
+func (w *forwardingNode) mac(t *testing.T, d *Datapath) net.HardwareAddr {
 	t.Helper()
 	var row bpf.MapsDeviceMac
 	w.do(t, func() error {
@@ -64,7 +64,7 @@ func (w *town) mac(t *testing.T, d *Datapath) net.HardwareAddr {
 }
 
 // sendTo makes clients send their packets for the node to mac.
-func (w *town) sendTo(t *testing.T, mac net.HardwareAddr) {
+func (w *forwardingNode) sendTo(t *testing.T, mac net.HardwareAddr) {
 	t.Helper()
 	err := w.clients.Do(func() error {
 		device, err := net.InterfaceByName("eth0")
@@ -82,7 +82,7 @@ func (w *town) sendTo(t *testing.T, mac net.HardwareAddr) {
 
 // wantAnswered makes a client send a packet with the given number and checks that the next answer
 // is to that.
-func (w *town) wantAnswered(t *testing.T, client, number int) {
+func (w *forwardingNode) wantAnswered(t *testing.T, client, number int) {
 	t.Helper()
 	if err := w.say(client, number); err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 var errBoom = errors.New("boom")
 
 // failing makes p fail at the step that *step names.
-func (p *place) failing(step *string) {
+func (p *mounts) failing(step *string) {
 	p.failpoint = func(at string) error {
 		if at == *step {
 			return errBoom
@@ -38,7 +38,7 @@ func attachSteps(t *testing.T) []string {
 func TestAttachFails(t *testing.T) {
 	for _, fail := range attachSteps(t) {
 		t.Run(fail, func(t *testing.T) {
-			p, step := newPlace(t), fail
+			p, step := newMounts(t), fail
 			p.failing(&step)
 			d := open(t, p.Config)
 			if err := d.Create(maps.Sizes{}); err != nil {
@@ -68,7 +68,7 @@ func TestAttachFails(t *testing.T) {
 func TestAttachFailsToMove(t *testing.T) {
 	for _, fail := range attachSteps(t) {
 		t.Run(fail, func(t *testing.T) {
-			p, step := newPlace(t), fail
+			p, step := newMounts(t), fail
 			before := running(t, p)
 			links := status(t, before).Programs
 			if err := before.Close(); err != nil {
@@ -112,7 +112,7 @@ func TestAttachFailsToSwitch(t *testing.T) {
 	for _, fail := range []int{0, len(names) / 2, len(names) - 1} {
 		for _, ours := range []bool{true, false} {
 			t.Run(names[fail]+map[bool]string{true: " of this process", false: " of an earlier process"}[ours], func(t *testing.T) {
-				p, step := newPlace(t), ""
+				p, step := newMounts(t), ""
 				p.failing(&step)
 				d := running(t, p)
 				if !ours {
@@ -153,7 +153,7 @@ func TestAttachFailsToSwitch(t *testing.T) {
 }
 
 // checkPins checks that every hook has a pin and that nothing else is left.
-func checkPins(t *testing.T, p place) {
+func checkPins(t *testing.T, p mounts) {
 	t.Helper()
 	var have []string
 	for _, file := range files(t, p.BPFFS) {

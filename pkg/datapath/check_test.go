@@ -109,7 +109,7 @@ func damages() map[string]func(*Datapath) error {
 			at := d.pins.link("sock_bind4")
 			return errors.Join(os.Remove(at), os.Mkdir(at, 0o700))
 		},
-		// To a dial, this looks like the programs of another agent in our place.
+		// To a dial, this looks like the programs of another agent instead of ours.
 		"another agent": func(d *Datapath) error { d.token = newToken(); return nil },
 		"no answers":    func(d *Datapath) error { d.token, d.features.CanRefuse = newToken(), false; return nil },
 		"remove cgroup": func(d *Datapath) error { return os.Remove(d.cgroup.path) },
@@ -163,7 +163,7 @@ func TestCheckAttachment(t *testing.T) {
 		{damage: "remove cgroup", below: true, first: finding{proofs(Unknown, Unknown), 0, "no such file", 0}},
 	} {
 		t.Run(test.damage, func(t *testing.T) {
-			p := newPlace(t)
+			p := newMounts(t)
 			served, in := p.CgroupRoot, p.cgroup
 			if test.outside {
 				in = rig.NewCgroup(t)

@@ -16,7 +16,7 @@ import (
 // no longer leads them there.
 func TestClientsGetRoom(t *testing.T) {
 	const few, many = 32000, 33000
-	w := newTown(t, devices.Off)
+	w := newForwardingNode(t, devices.Off)
 	d := w.start(t)
 	tables := d.Tables()
 	tables.Services[1].AffinitySeconds = 3600
@@ -63,8 +63,8 @@ func TestClientsGetRoom(t *testing.T) {
 // begin makes the clients from first up to, but not including, last open a flow each.
 func (c *crowd) begin(t *testing.T, first, last int) {
 	t.Helper()
-	for ; first < last; first += townBatch {
-		if err := c.talk(first, min(last, first+townBatch)); err != nil {
+	for ; first < last; first += clientBatch {
+		if err := c.talk(first, min(last, first+clientBatch)); err != nil {
 			t.Fatal(err)
 		}
 	}

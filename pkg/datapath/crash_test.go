@@ -33,7 +33,7 @@ func sockSpec(t *testing.T) *ebpf.CollectionSpec {
 // steps returns every step of starting an agent, with and without maps, and of a growth.
 func steps(t *testing.T) []string {
 	t.Helper()
-	p := newPlace(t)
+	p := newMounts(t)
 	var seen []string
 	p.failpoint = func(step string) error {
 		if !slices.Contains(seen, step) {
@@ -74,7 +74,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 	}
 	for _, step := range all {
 		t.Run(step, func(t *testing.T) {
-			p := newPlace(t)
+			p := newMounts(t)
 			served := slices.Contains(growthSteps(all), step)
 			var load client
 			if served {
@@ -112,7 +112,7 @@ func growthSteps(all []string) []string {
 
 // checkWhole checks that there are exactly the usual pins and links, and that every link's program
 // uses the pinned maps.
-func checkWhole(t *testing.T, p place) {
+func checkWhole(t *testing.T, p mounts) {
 	t.Helper()
 	d := open(t, p.Config)
 	want := []string{"fairlead", "fairlead/v1", "fairlead/v1/links"}
@@ -196,7 +196,7 @@ func mapID(t *testing.T, m *ebpf.Map) ebpf.MapID {
 }
 
 func TestGrow(t *testing.T) {
-	p := newPlace(t)
+	p := newMounts(t)
 	d := running(t, p)
 	load := startClient(t, p)
 	peers, tcp, counters := mapID(t, d.Maps().SockOrigins), mapID(t, d.Maps().ConnOrigins), mapID(t, d.Maps().Counters)
@@ -239,7 +239,7 @@ func TestGrowFails(t *testing.T) {
 	}
 	for _, fail := range grow {
 		t.Run(fail, func(t *testing.T) {
-			p := newPlace(t)
+			p := newMounts(t)
 			armed := true
 			p.failpoint = func(step string) error {
 				if armed && step == fail {

@@ -29,7 +29,7 @@ func status(t *testing.T, d *Datapath) Status {
 }
 
 func TestLifecycle(t *testing.T) {
-	p := newPlace(t)
+	p := newMounts(t)
 	d := open(t, p.Config)
 	if d.Adopted() || d.Tables() != nil || d.Sizes() != (maps.Sizes{}) {
 		t.Fatal("there are maps before Create")
@@ -106,7 +106,7 @@ func TestLifecycle(t *testing.T) {
 }
 
 func TestOneAgentAtATime(t *testing.T) {
-	p := newPlace(t)
+	p := newMounts(t)
 	d := open(t, p.Config)
 	if second, err := Open(p.Config); !errors.Is(err, ErrInUse) {
 		t.Fatalf("a second Open while the first Datapath is open: %v, %v", second, err)
@@ -149,7 +149,7 @@ func TestOpenRefusesWrongPlaces(t *testing.T) {
 }
 
 func TestAttachMovesToAnotherCgroup(t *testing.T) {
-	p := newPlace(t)
+	p := newMounts(t)
 	if err := running(t, p).Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestAttachMovesToAnotherCgroup(t *testing.T) {
 }
 
 func TestAttachReplacesDetachedLink(t *testing.T) {
-	p := newPlace(t)
+	p := newMounts(t)
 	d := running(t, p)
 	if err := d.links["sock_connect4"].Detach(); err != nil {
 		t.Fatal(err)
@@ -190,7 +190,7 @@ func TestAttachReplacesDetachedLink(t *testing.T) {
 }
 
 func TestAttachRemovesStaleLinks(t *testing.T) {
-	p := newPlace(t)
+	p := newMounts(t)
 	d := running(t, p)
 	stale, err := link.AttachCgroup(link.CgroupOptions{
 		Path: p.CgroupRoot, Attach: ebpf.AttachCGroupInet4Connect, Program: d.programs["sock_connect4"].Program,
@@ -217,7 +217,7 @@ func TestAttachRemovesStaleLinks(t *testing.T) {
 }
 
 func TestOpenClearsStage(t *testing.T) {
-	p := newPlace(t)
+	p := newMounts(t)
 	d := running(t, p)
 	if err := d.pins.openStage(); err != nil {
 		t.Fatal(err)
@@ -235,7 +235,7 @@ func TestOpenClearsStage(t *testing.T) {
 }
 
 func TestOpenRefusesForeignPin(t *testing.T) {
-	p := newPlace(t)
+	p := newMounts(t)
 	if err := running(t, p).Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ type leaver struct {
 
 func newLeaver(t *testing.T) *leaver {
 	t.Helper()
-	p := newPlace(t)
+	p := newMounts(t)
 	l := &leaver{Datapath: running(t, p), ns: rig.NewNetns(t, "node")}
 	t.Cleanup(func() { l.Datapath.Close() })
 	rig.Veth(t, l.ns, "tunnel", rig.NewNetns(t, "far"), "eth0")
@@ -170,7 +170,7 @@ func (f stuckCase) filled() stuckCase {
 func TestCloseFrontends(t *testing.T) {
 	for name, hosts := range map[string]bool{"with backends for other nodes": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t)
+			p := newMounts(t)
 			d := running(t, p)
 			t.Cleanup(func() { d.Close() })
 			m := d.Maps()

@@ -17,14 +17,14 @@ import (
 // shift makes a tick of these tests four jiffies.
 const shift = 2
 
-// flowWorld is a Flows over its own maps, and the tick when it was created.
-type flowWorld struct {
+// standaloneFlows is a Flows over its own maps, and the tick when it was created.
+type standaloneFlows struct {
 	*Flows
 	maps *maps.Maps
 	now  uint32
 }
 
-func newFlowWorld(t testing.TB) *flowWorld {
+func newStandaloneFlows(t testing.TB) *standaloneFlows {
 	t.Helper()
 	rig.Root(t)
 	m, err := maps.Create(maps.Sizes{})
@@ -44,7 +44,7 @@ func newFlowWorld(t testing.TB) *flowWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &flowWorld{flows, m, uint32(jiffies >> shift)}
+	return &standaloneFlows{flows, m, uint32(jiffies >> shift)}
 }
 
 // direction is one row of a flow: how many ticks ago it was used, and its state.
@@ -73,7 +73,7 @@ func rowTo(back maps.Flow) maps.FlowRow {
 }
 
 // enter writes the rows of a flow.
-func (w *flowWorld) enter(t testing.TB, half bool, d maps.Doomed, request, reply direction) {
+func (w *standaloneFlows) enter(t testing.TB, half bool, d maps.Doomed, request, reply direction) {
 	t.Helper()
 	put := func(key, back maps.Flow, flags uint8, at direction) {
 		if at == absent() {
@@ -90,7 +90,7 @@ func (w *flowWorld) enter(t testing.TB, half bool, d maps.Doomed, request, reply
 }
 
 // left returns how many of a flow's rows exist.
-func (w *flowWorld) left(t testing.TB, half bool, d maps.Doomed) (n int) {
+func (w *standaloneFlows) left(t testing.TB, half bool, d maps.Doomed) (n int) {
 	t.Helper()
 	for _, key := range []maps.Flow{d.Request, d.Reply} {
 		var row maps.FlowRow
@@ -116,7 +116,7 @@ func limits() *maps.FlowLimits {
 // Collect judges both rows of a flow together, by the one used last and by how many directions have
 // ended.
 func TestCollect(t *testing.T) {
-	w := newFlowWorld(t)
+	w := newStandaloneFlows(t)
 	open := func(idle int) direction { return direction{idle, maps.FlowOpen} }
 	closing := func(idle int) direction { return direction{idle, maps.FlowClosing} }
 	reset := func(idle int) direction { return direction{idle, maps.FlowReset} }
@@ -189,7 +189,7 @@ func TestCollect(t *testing.T) {
 	}
 }
 
-func (w *flowWorld) remove(key maps.Flow) error {
+func (w *standaloneFlows) remove(key maps.Flow) error {
 	for _, m := range []*ebpf.Map{w.open, w.half} {
 		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return err
@@ -200,7 +200,7 @@ func (w *flowWorld) remove(key maps.Flow) error {
 
 // Collect does not delete a row that belongs to another flow by now.
 func TestCollectOthers(t *testing.T) {
-	w := newFlowWorld(t)
+	w := newStandaloneFlows(t)
 	d, foreign := pair(1, unix.IPPROTO_UDP), pair(2, unix.IPPROTO_UDP)
 	old := direction{3000_000, maps.FlowOpen}
 	w.enter(t, false, d, old, absent())
@@ -224,7 +224,7 @@ func TestCollectOthers(t *testing.T) {
 // Each visits, and Collect deletes, more flows than fit into one run or one batch, each of them
 // once.
 func TestEachAndCollectMany(t *testing.T) {
-	w := newFlowWorld(t)
+	w := newStandaloneFlows(t)
 	const n = 10_000
 	for i := range n {
 		w.enter(t, false, pair(i, unix.IPPROTO_TCP), direction{5000_000, maps.FlowOpen}, direction{5000_000, maps.FlowOpen})
@@ -264,7 +264,7 @@ func TestEachAndCollectMany(t *testing.T) {
 
 // An error of visit ends Each, which returns it.
 func TestEachStops(t *testing.T) {
-	w := newFlowWorld(t)
+	w := newStandaloneFlows(t)
 	for i := range 5000 {
 		w.enter(t, false, pair(i, unix.IPPROTO_TCP), direction{}, direction{})
 	}
@@ -277,7 +277,7 @@ func TestEachStops(t *testing.T) {
 
 // The programs' clock runs at the rate that MeasureTick returns.
 func TestJiffies(t *testing.T) {
-	w := newFlowWorld(t)
+	w := newStandaloneFlows(t)
 	tick, err := MeasureTick()
 	if err != nil {
 		t.Fatal(err)

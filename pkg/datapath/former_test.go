@@ -45,7 +45,7 @@ func record(list []netfilter.Connection) error {
 // If there is not enough room, TCP connections come first, then UDP flows that last. take returns
 // how many found no room. Connections to no known frontend take none.
 func TestTake(t *testing.T) {
-	p := newPlace(t)
+	p := newMounts(t)
 	if _, err := exec.LookPath("nft"); err != nil {
 		rig.Lacking(t, "cluster", "nft is missing: install nftables")
 	}

@@ -54,7 +54,7 @@ func mustTick(t *testing.T) Tick {
 // long the rest takes. Those whose ports netfilter has given to others are counted, unless they are
 // datagrams that were answered once.
 func TestHandOver(t *testing.T) {
-	p := newPlace(t)
+	p := newMounts(t)
 	if _, err := exec.LookPath("nft"); err != nil {
 		rig.Lacking(t, "cluster", "nft is missing: install nftables")
 	}

@@ -56,7 +56,7 @@ func TestPrepare(t *testing.T) {
 		t.Fatalf("%q, %q", bind, datagram)
 	}
 	neither := slices.Sorted(slices.Values(slices.Concat(bind, datagram)))
-	p, step := newPlace(t), ""
+	p, step := newMounts(t), ""
 	p.OnDemand = true
 	p.failing(&step)
 	d := running(t, p)

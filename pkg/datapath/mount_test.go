@@ -197,7 +197,7 @@ func TestMountCgroup(t *testing.T) {
 func TestAttachInContainer(t *testing.T) {
 	for _, layout := range []string{"read-only", "hybrid", "own and host"} {
 		t.Run(layout, func(t *testing.T) {
-			p, dir := newPlace(t), t.TempDir()
+			p, dir := newMounts(t), t.TempDir()
 			pod := rig.NewCgroupIn(t, p.cgroup, "pod")
 			served := filepath.Join(dir, "host", filepath.Base(p.CgroupRoot))
 			if layout == "hybrid" {

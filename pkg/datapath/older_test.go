@@ -51,9 +51,9 @@ func age(t *testing.T, dir string) {
 func TestTakeOver(t *testing.T) {
 	for _, step := range []string{"none", "older: switched", "older: publish slots"} {
 		t.Run(step, func(t *testing.T) {
-			w := newTown(t, devices.Off)
+			w := newForwardingNode(t, devices.Off)
 			d := w.start(t)
-			c := w.startTraffic(t, 1000, 1000+townBatch)
+			c := w.startTraffic(t, 1000, 1000+clientBatch)
 			was := map[string]int{}
 			for _, info := range d.Maps().All() {
 				was[info.Name] = int(mapID(t, info.Map))
@@ -95,12 +95,12 @@ func TestTakeOver(t *testing.T) {
 
 // What programs of the other version write until this version's programs are attached is not lost.
 func TestTakeOverLate(t *testing.T) {
-	w := newTown(t, devices.Off)
+	w := newForwardingNode(t, devices.Off)
 	if err := w.start(t).Close(); err != nil {
 		t.Fatal(err)
 	}
 	age(t, MapsDir(w.BPFFS))
-	const clients = 2 * townBatch
+	const clients = 2 * clientBatch
 	var d *Datapath
 	known := 0
 	w.failpoint = func(step string) error {
@@ -113,8 +113,8 @@ func TestTakeOverLate(t *testing.T) {
 	c := w.newCrowd(clients)
 	c.establish(t, clients)
 	w.do(t, func() error { return errors.Join(d.Attach(), d.look(func(*Local) {})) })
-	for first := 0; first < clients; first += townBatch {
-		if err := c.talk(first, first+townBatch); err != nil {
+	for first := 0; first < clients; first += clientBatch {
+		if err := c.talk(first, first+clientBatch); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -125,7 +125,7 @@ func TestTakeOverLate(t *testing.T) {
 
 // If the pins cannot be replaced, the new maps keep what is written to them until the next attempt.
 func TestTakeOverAgain(t *testing.T) {
-	w := newTown(t, devices.Off)
+	w := newForwardingNode(t, devices.Off)
 	if err := w.start(t).Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestTakeOverAgain(t *testing.T) {
 		}
 		return d.look(func(*Local) {})
 	})
-	const clients = townBatch
+	const clients = clientBatch
 	c := w.newCrowd(clients)
 	c.establish(t, clients)
 	fails = false
@@ -157,7 +157,7 @@ func TestTakeOverAgain(t *testing.T) {
 
 // During a takeover no connect to a service fails, and no connected socket loses its record.
 func TestTakeOverUnderConnects(t *testing.T) {
-	p := newPlace(t)
+	p := newMounts(t)
 	if err := running(t, p).Close(); err != nil {
 		t.Fatal(err)
 	}

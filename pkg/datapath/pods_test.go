@@ -15,7 +15,7 @@ import (
 // agent. Without those, a pod's replies would leave with the node's address, and the rows of these
 // flows would then stand in the way of later packets.
 func TestPodsOfAnEarlierAgent(t *testing.T) {
-	w := newTown(t, devices.Off)
+	w := newForwardingNode(t, devices.Off)
 	w.Packets.Pods = true
 	rig.Veth(t, w.node, "pod0", rig.NewNetns(t, "pod"), "eth0")
 	var pod maps.Pod

@@ -40,7 +40,7 @@ func remembered(t *testing.T, m *maps.Maps) (n int) {
 // meanwhile, and when the next agent starts, which does not shrink the room.
 func TestEnlargeKeepsAffinity(t *testing.T) {
 	const before, between = 5000, 10
-	p := newPlace(t)
+	p := newMounts(t)
 	d := running(t, p)
 	remember(t, d.Maps(), 1, 1+before)
 	if err := d.Close(); err != nil {
@@ -92,7 +92,7 @@ func TestEnlargeKeepsAffinity(t *testing.T) {
 func TestEnlargeFails(t *testing.T) {
 	boom := errors.New("boom")
 	for _, fail := range []string{"grow: load", "grow: stage", "grow: devices", "grow: publish ct_pending", "grow: publish affinity", "grow: close"} {
-		p := newPlace(t)
+		p := newMounts(t)
 		p.failpoint = func(step string) error {
 			if step == fail {
 				return boom

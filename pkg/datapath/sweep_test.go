@@ -15,7 +15,7 @@ import (
 
 // Sweep deletes only rows that expired long ago, and counts them as deleted rather than evicted.
 func TestSweep(t *testing.T) {
-	w := newFlowWorld(t)
+	w := newStandaloneFlows(t)
 	tick, err := MeasureTick()
 	if err != nil {
 		t.Fatal(err)

@@ -29,7 +29,7 @@ type traffic struct {
 }
 
 // startTraffic opens flows, and then continues them and opens more.
-func (w *town) startTraffic(t *testing.T, flows, most int) *traffic {
+func (w *forwardingNode) startTraffic(t *testing.T, flows, most int) *traffic {
 	t.Helper()
 	c := &traffic{crowd: w.newCrowd(most), flows: flows, done: make(chan struct{}), ended: make(chan error, 1)}
 	c.establish(t, flows)
@@ -61,7 +61,7 @@ func (c *traffic) stop(t *testing.T, d *Datapath) {
 
 // wantWhole fails the test unless the programs of every device use the pinned maps and nothing of a
 // growth is left.
-func (w *town) wantWhole(t *testing.T, d *Datapath) {
+func (w *forwardingNode) wantWhole(t *testing.T, d *Datapath) {
 	t.Helper()
 	pinned, err := maps.OpenFlowMap(d.pins.mapPin("ct"))
 	if err != nil {
@@ -99,7 +99,7 @@ func (w *town) wantWhole(t *testing.T, d *Datapath) {
 func TestGrowFlowsUnderTraffic(t *testing.T) {
 	for name, xdp := range map[string]devices.Mode{"tc at two devices": devices.Off, "tc and XDP": devices.Native} {
 		t.Run(name, func(t *testing.T) {
-			w := newTown(t, xdp)
+			w := newForwardingNode(t, xdp)
 			d := w.start(t)
 			c := w.startTraffic(t, rig.Times(t, 10_000), 40_000)
 			for range rig.Times(t, 2) {
@@ -114,11 +114,11 @@ func TestGrowFlowsUnderTraffic(t *testing.T) {
 	}
 }
 
-// runGrow starts an agent in a town, prints "ready", and grows the map of flows when it reads a
+// runGrow starts an agent on a forwardingNode, prints "ready", and grows the map of flows when it reads a
 // line, until the step at which it dies. Its arguments are the bpf filesystem, the cgroup and the
 // step.
 func runGrow(args []string) error {
-	config := Config{BPFFS: args[0], CgroupRoot: args[1], Packets: townPackets(devices.Off), Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	config := Config{BPFFS: args[0], CgroupRoot: args[1], Packets: clientPackets(devices.Off), Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	config.failpoint = func(step string) error {
 		if step == args[2] {
 			return errors.Join(unix.Kill(os.Getpid(), unix.SIGKILL), errors.New("survived"))
@@ -128,7 +128,7 @@ func runGrow(args []string) error {
 	if err := checkLimited(); err != nil {
 		return err
 	}
-	d, err := startTown(config, netip.MustParseAddr("10.244.2.5"))
+	d, err := startForwardingNode(config, netip.MustParseAddr("10.244.2.5"))
 	if err != nil {
 		return err
 	}
@@ -142,7 +142,7 @@ func runGrow(args []string) error {
 // tableSteps returns the steps of a growth of the map of flows.
 func tableSteps(t *testing.T) (steps []string) {
 	t.Helper()
-	w := newTown(t, devices.Off)
+	w := newForwardingNode(t, devices.Off)
 	w.failpoint = func(step string) error {
 		if strings.HasPrefix(step, "flows: ") {
 			steps = append(steps, step)
@@ -164,7 +164,7 @@ func TestCrashWhileFlowsGrow(t *testing.T) {
 	both := false
 	for _, step := range tableSteps(t) {
 		t.Run(step, func(t *testing.T) {
-			w := newTown(t, devices.Off)
+			w := newForwardingNode(t, devices.Off)
 			agent := rig.NewChild(t, nil, w.node, "growth", w.BPFFS, w.CgroupRoot, step)
 			if line, err := agent.ReadLine(); err != nil || line != "ready" {
 				t.Fatalf("start the agent: %q, %v: %v", line, err, agent.Wait())
@@ -195,7 +195,7 @@ func TestCrashWhileFlowsGrow(t *testing.T) {
 // tried again.
 func TestGrowFlowsFails(t *testing.T) {
 	boom := errors.New("boom")
-	w := newTown(t, devices.Off)
+	w := newForwardingNode(t, devices.Off)
 	steps, fail := tableSteps(t), ""
 	w.failpoint = func(step string) error {
 		if step == fail {

@@ -62,7 +62,7 @@ func TestGrowthKeepsNobodyWaiting(t *testing.T) {
 		{"clients", func(d *Datapath) error { return d.Enlarge(maps.Room{Clients: 1 << 17}) }, []string{"grow: create", "grow: load"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newTown(t, devices.Off)
+			w := newForwardingNode(t, devices.Off)
 			h := held{at: tt.long}
 			w.failpoint = h.failpoint
 			d := w.start(t)
@@ -89,7 +89,7 @@ func TestGrowthKeepsNobodyWaiting(t *testing.T) {
 
 // within runs, on the node, something that must not wait for the growth. It allows much more time
 // than that needs.
-func (w *town) within(care func() error) error {
+func (w *forwardingNode) within(care func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- w.node.Do(care) }()
 	select {
@@ -102,7 +102,7 @@ func (w *town) within(care func() error) error {
 
 // wantCare does what an agent does all the time, with a new device and a link that somebody
 // detached.
-func (w *town) wantCare(d *Datapath, device string) error {
+func (w *forwardingNode) wantCare(d *Datapath, device string) error {
 	if err := detach(d.pins.link("sock_connect4")); err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (w *town) wantCare(d *Datapath, device string) error {
 
 // wantSame fails the test unless every link at a device runs one of the current programs. Filters
 // have no links.
-func (w *town) wantSame(t *testing.T, d *Datapath) {
+func (w *forwardingNode) wantSame(t *testing.T, d *Datapath) {
 	t.Helper()
 	want := map[ebpf.ProgramID]bool{}
 	for _, prog := range d.outside.running() {

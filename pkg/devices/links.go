@@ -41,18 +41,18 @@ type switchError struct{ error }
 // Unwrap returns the cause.
 func (e *switchError) Unwrap() error { return e.error }
 
-// place is where a link is attached to a device.
-type place struct {
+// attachPoint is where a link is attached to a device.
+type attachPoint struct {
 	program string
 	index   int
 	tc      ebpf.AttachType // 0 for XDP
 }
 
-func (p place) pin() string { return pinName(p.program, p.index) }
+func (p attachPoint) pin() string { return pinName(p.program, p.index) }
 
 // holds reports whether a link is attached there. The kernel reports ifindex 0 if the link's device
 // is gone.
-func (p place) holds(info *link.Info) bool {
+func (p attachPoint) holds(info *link.Info) bool {
 	if at := info.TCX(); at != nil {
 		return p.tc != 0 && int(at.Ifindex) == p.index && uint32(at.AttachType) == uint32(p.tc)
 	}
@@ -65,7 +65,7 @@ func (p place) holds(info *link.Info) bool {
 }
 
 // ensure makes the pinned link at p run prog. If there is none it attaches one with add.
-func (h *Hooks) ensure(p place, prog *ebpf.Program, add func() (link.Link, error)) error {
+func (h *Hooks) ensure(p attachPoint, prog *ebpf.Program, add func() (link.Link, error)) error {
 	info, err := h.openLink(p)
 	if err != nil {
 		return err
@@ -92,7 +92,7 @@ func (h *Hooks) ensure(p place, prog *ebpf.Program, add func() (link.Link, error
 }
 
 // openLink returns the kernel's information about the link at p, nil if there is none.
-func (h *Hooks) openLink(p place) (*link.Info, error) {
+func (h *Hooks) openLink(p attachPoint) (*link.Info, error) {
 	pin := p.pin()
 	l := h.links[pin]
 	if l == nil {
@@ -117,7 +117,7 @@ func (h *Hooks) openLink(p place) (*link.Info, error) {
 }
 
 // keepLink makes an attached link run prog, and pins it again if its pin is gone.
-func (h *Hooks) keepLink(p place, info *link.Info, prog *ebpf.Program) error {
+func (h *Hooks) keepLink(p attachPoint, info *link.Info, prog *ebpf.Program) error {
 	l := h.links[p.pin()]
 	id, err := programID(prog)
 	if err != nil {
@@ -138,7 +138,7 @@ func (h *Hooks) keepLink(p place, info *link.Info, prog *ebpf.Program) error {
 	return h.pinLink(p, l)
 }
 
-func (h *Hooks) pinLink(p place, l link.Link) error {
+func (h *Hooks) pinLink(p attachPoint, l link.Link) error {
 	if err := os.MkdirAll(h.dir, 0o700); err != nil {
 		return fmt.Errorf("create pin directory: %w", err)
 	}

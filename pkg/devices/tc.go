@@ -121,7 +121,7 @@ func lacksFilters(err error) bool {
 
 func (h *Hooks) attachLinks(d Device, sides []side) error {
 	for _, s := range sides {
-		if err := h.ensure(place{s.program, d.Index, s.attach}, s.prog, func() (link.Link, error) {
+		if err := h.ensure(attachPoint{s.program, d.Index, s.attach}, s.prog, func() (link.Link, error) {
 			return link.AttachTCX(link.TCXOptions{Interface: d.Index, Program: s.prog, Attach: s.attach, Anchor: link.Head()})
 		}); err != nil {
 			return err
@@ -137,7 +137,7 @@ func (h *Hooks) attachLinks(d Device, sides []side) error {
 // the netkit would run it in the pod's namespace, where the node's device indexes mean nothing.
 func (h *Hooks) attachNetkit(d Device, sides []side) error {
 	from, to := sides[0], sides[1:]
-	if err := h.ensure(place{from.program, d.Index, from.attach}, from.prog, func() (link.Link, error) {
+	if err := h.ensure(attachPoint{from.program, d.Index, from.attach}, from.prog, func() (link.Link, error) {
 		return link.AttachNetkit(link.NetkitOptions{Interface: d.Index, Program: from.prog, Attach: from.attach, Anchor: link.Head()})
 	}); err != nil {
 		return err

@@ -40,7 +40,7 @@ const (
 
 // attachXDP attaches the program if the device should have it, and returns how, or why not.
 func (h *Hooks) attachXDP(d Device, prog *ebpf.Program) (how, why string, err error) {
-	p := place{program: xdpFromNetdev, index: d.Index}
+	p := attachPoint{program: xdpFromNetdev, index: d.Index}
 	if why = h.without(d, prog); why != "" {
 		return "", why, h.detachXDP(p)
 	}
@@ -114,7 +114,7 @@ func refusalText(d Device, err error) string {
 	return "the driver refuses it: " + err.Error()
 }
 
-func (h *Hooks) detachXDP(p place) error {
+func (h *Hooks) detachXDP(p attachPoint) error {
 	if err := h.dropLink(p.pin()); err != nil {
 		return &switchError{err}
 	}
@@ -122,7 +122,7 @@ func (h *Hooks) detachXDP(p place) error {
 }
 
 // leaveMode detaches a program that runs in another mode, since a link cannot change its mode.
-func (h *Hooks) leaveMode(p place, how string) error {
+func (h *Hooks) leaveMode(p attachPoint, how string) error {
 	info, err := h.openLink(p)
 	if err != nil || info == nil {
 		return err

@@ -21,8 +21,8 @@ func FuzzRequest(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
-	world := &node{updated: time.Unix(1, 0).UTC()}
-	proxy := world.proxy(time.Unix(2, 0).UTC())
+	healthy := &node{updated: time.Unix(1, 0).UTC()}
+	proxy := healthy.proxy(time.Unix(2, 0).UTC())
 	all := routes{
 		"/proxyMode": Text("fairlead"), "/healthz": proxy.Health(), "/livez": proxy.Live(),
 		"/readyz": Ready([]Check{{"maps", func() error { return nil }}, {"sync", func() error { return errors.New("not yet") }}}),

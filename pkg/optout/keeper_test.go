@@ -103,8 +103,8 @@ func (r registry) Find(pod *model.Pod) ([]maps.OptoutKey, error) {
 func (r registry) Refresh()       {}
 func (r registry) Dirs() []string { return nil }
 
-// world is a Keeper and what it works with.
-type world struct {
+// fixture is a Keeper and what it works with.
+type fixture struct {
 	*Keeper
 	store *model.Store
 	table *table
@@ -115,9 +115,9 @@ type world struct {
 
 // start runs a Keeper in a synctest bubble and returns once it is idle. Call synctest.Wait to wait
 // for what it does later.
-func start(t *testing.T) *world {
+func start(t *testing.T) *fixture {
 	t.Helper()
-	w := &world{
+	w := &fixture{
 		store: model.NewStore("node"), known: registry{}, log: &strings.Builder{},
 		table: &table{rows: map[maps.OptoutKey]maps.Optout{}},
 	}
@@ -133,7 +133,7 @@ func start(t *testing.T) *world {
 	return w
 }
 
-func (w *world) sync() {
+func (w *fixture) sync() {
 	w.store.ReplaceServices(nil)
 	w.store.ReplaceSlices(nil)
 	w.store.ReplaceNodes(nil)

@@ -15,7 +15,7 @@ import (
 // first pass, and the node counts as up to date as soon as everything that it knew had its turn.
 func TestPassGivesWay(t *testing.T) {
 	quota, namespace := defaultQuotas()
-	store, r, _ := quotaWorld(t, quota, namespace)
+	store, r, _ := newQuotaNode(t, quota, namespace)
 	for i := range 20 {
 		service, list := huge{ports: 40, endpoints: 500}.service("evil", fmt.Sprint("a", i), 1)
 		set(store, service, list)
@@ -57,7 +57,7 @@ func TestPassGivesWay(t *testing.T) {
 // another until its owner's turn came.
 func TestRestartWithManyObjectsWritesNothing(t *testing.T) {
 	quota, namespace := defaultQuotas()
-	store, r, tables := quotaWorld(t, quota, namespace)
+	store, r, tables := newQuotaNode(t, quota, namespace)
 	fill := func(store *model.Store) {
 		for i := range 20 {
 			service, list := huge{ports: 40, endpoints: 500}.service("evil", fmt.Sprint("a", i), 1)
@@ -114,7 +114,7 @@ func endpointSlices(store *model.Store) (list []*model.Slice) {
 // is none the worse. Room that one gives up goes to the next.
 func TestNamespaceQuota(t *testing.T) {
 	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0, 3, 1}} {
-		store, r, _ := quotaWorld(t, lb.Quota{}, lb.Quota{Backends: 25})
+		store, r, _ := newQuotaNode(t, lb.Quota{}, lb.Quota{Backends: 25})
 		other, list := huge{ports: 1, endpoints: 20}.service("shop", "web", 9)
 		set(store, other, list)
 		for _, i := range order {
@@ -174,7 +174,7 @@ func wantServed(t *testing.T, r *Reconciler, want ...string) {
 // and is not once one fails.
 func TestBacklogIsNoStandstill(t *testing.T) {
 	quota, namespace := defaultQuotas()
-	store, r, _ := quotaWorld(t, quota, namespace)
+	store, r, _ := newQuotaNode(t, quota, namespace)
 	for i := range 20 {
 		service, list := huge{ports: 40, endpoints: 500}.service("evil", fmt.Sprint("a", i), 1)
 		set(store, service, list)
@@ -212,7 +212,7 @@ func TestBacklogIsNoStandstill(t *testing.T) {
 // longest. Of two that do not fit together the older is served, whichever comes first.
 func TestOverQuotaCostsLittle(t *testing.T) {
 	quota, _ := defaultQuotas()
-	store, r, _ := quotaWorld(t, quota, lb.Quota{Slots: 300_000, Backends: 30_000})
+	store, r, _ := newQuotaNode(t, quota, lb.Quota{Slots: 300_000, Backends: 30_000})
 	const each = 65521 // slots of a Maglev table of 200 backends
 	for i := range 10 {
 		service, list := huge{ports: 4, endpoints: 200, algorithm: "maglev", outside: true}.service("evil", fmt.Sprint("s", 9-i), int64(9-i))
@@ -243,7 +243,7 @@ func TestOverQuotaCostsLittle(t *testing.T) {
 // Services that share an address share rows for direct server return and pings. One that comes, each
 // older than those before, is applied alone.
 func TestSharedRowsMakeNobodyDue(t *testing.T) {
-	store, r, _ := quotaWorld(t, lb.Quota{}, lb.Quota{})
+	store, r, _ := newQuotaNode(t, lb.Quota{}, lb.Quota{})
 	r.cfg.Facts.VIPPing = true
 	r.compiler = lb.NewCompiler(r.cfg.Facts)
 	const many = 200

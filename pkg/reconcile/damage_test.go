@@ -15,7 +15,7 @@ import (
 // end with what the objects say.
 func TestDamagedMapsAreMended(t *testing.T) {
 	for seed := range uint64(100) {
-		w := newWorld(seed)
+		w := newRandomCluster(seed)
 		store := model.NewStore("node0")
 		for range 150 {
 			w.step(store, true)

@@ -63,8 +63,8 @@ func (h huge) service(namespace, name string, created int64) (*model.Service, []
 	return s, list
 }
 
-// quotaWorld is a node with quotas and nothing on it.
-func quotaWorld(tb testing.TB, service, namespace lb.Quota) (*model.Store, *Reconciler, func() *Tables) {
+// newQuotaNode is a node with quotas and nothing on it.
+func newQuotaNode(tb testing.TB, service, namespace lb.Quota) (*model.Store, *Reconciler, func() *Tables) {
 	store := model.NewStore("node0")
 	tables := NewMemory(maps.Sizes{Svcs: 4096, Services: 1024, Slots: 65536, Backends: 4096})
 	r, err := New(Config{
@@ -114,7 +114,7 @@ func TestHugeServiceStaysWithinItsQuota(t *testing.T) {
 		"100 ports, 512 addresses":         {huge{100, 10, "", false, 512}, "QuotaExceeded"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store, r, tables := quotaWorld(t, quota, namespace)
+			store, r, tables := newQuotaNode(t, quota, namespace)
 			service, list := tt.service("evil", "huge", 1)
 			set(store, service, list)
 			start := time.Now()
@@ -160,7 +160,7 @@ func TestWorkGrowsWithTheSize(t *testing.T) {
 // fastest returns how long this thread computes for one Service from its coming to its going.
 func fastest(t *testing.T, h huge) (best time.Duration) {
 	for range 5 {
-		store, r, _ := quotaWorld(t, lb.Quota{}, lb.Quota{})
+		store, r, _ := newQuotaNode(t, lb.Quota{}, lb.Quota{})
 		service, list := h.service("evil", "huge", 1)
 		runtime.GC()
 		start := threadTime(t)

@@ -105,8 +105,8 @@ func TestGraceIsShown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	world := newWorld(1)
-	world.relist(store)
+	cluster := newRandomCluster(1)
+	cluster.relist(store)
 	pass := func() Stats {
 		t.Helper()
 		if err := r.Pass(); err != nil {

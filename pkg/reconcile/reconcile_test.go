@@ -16,7 +16,7 @@ import (
 )
 
 // fresh returns what a Reconciler writes that has only seen the final objects.
-func fresh(t *testing.T, w *world) map[string]string {
+func fresh(t *testing.T, w *randomCluster) map[string]string {
 	t.Helper()
 	store := model.NewStore("node0")
 	w.relist(store)
@@ -35,7 +35,7 @@ func TestRandomHistories(t *testing.T) {
 		seeds = 30
 	}
 	for seed := range seeds {
-		w := newWorld(seed)
+		w := newRandomCluster(seed)
 		store := model.NewStore("node0")
 		var percent atomic.Uint64
 		percent.Store(seed % 3 * 15)
@@ -131,7 +131,7 @@ func deliver(store *model.Store, services []*model.Service, list []*model.Slice)
 }
 
 func TestRestartWithNothingChangedWritesNothing(t *testing.T) {
-	w := newWorld(3)
+	w := newRandomCluster(3)
 	store := model.NewStore("node0")
 	for range 200 {
 		w.step(store, true)
@@ -211,7 +211,7 @@ func TestNothingIsDeletedBeforeTheSync(t *testing.T) {
 func TestEveryFailureConverges(t *testing.T) {
 	for _, op := range []string{"insert", "update", "delete", "barrier", "grow", "insert ranges", "delete ranges", "range_epochs"} {
 		for nth := range 4 {
-			w := newWorld(11)
+			w := newRandomCluster(11)
 			store := model.NewStore("node0")
 			w.relist(store)
 			seen, failed := 0, false

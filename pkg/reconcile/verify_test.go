@@ -46,10 +46,10 @@ func verify(t *testing.T, r *Reconciler, repair bool, between func()) Report {
 	return a.report
 }
 
-// live returns a Reconciler that has settled on a random world.
-func live(t *testing.T, seed uint64) (*world, *model.Store, *Reconciler) {
+// live returns a Reconciler that has settled on a random cluster.
+func live(t *testing.T, seed uint64) (*randomCluster, *model.Store, *Reconciler) {
 	t.Helper()
-	w := newWorld(seed)
+	w := newRandomCluster(seed)
 	store := model.NewStore("node0")
 	w.relist(store)
 	r := start(t, store, NewMemory(small), nil)
@@ -133,7 +133,7 @@ func TestLiveDamageIsMended(t *testing.T) {
 		}
 	}
 	if missed > 100 {
-		t.Errorf("nothing was found in %d of 400 worlds: the test proves little", missed)
+		t.Errorf("nothing was found in %d of 400 clusters: the test proves little", missed)
 	}
 }
 

@@ -25,7 +25,7 @@ import (
 // testAccelerations creates, changes and deletes policies, also together with their
 // CustomResourceDefinition, with only the permissions of the manifest. That a cluster lacks the
 // kind is logged once.
-func testAccelerations(w *world) {
+func testAccelerations(w *apiNamespace) {
 	w.asAgent()
 	definition := w.readAccelerations()
 	client, err := dynamic.NewForConfig(w.server.Config())
@@ -109,7 +109,7 @@ func testAccelerations(w *world) {
 
 // readAccelerations gives the agent the permissions in the manifest of policies, and returns the
 // definition in it.
-func (w *world) readAccelerations() *unstructured.Unstructured {
+func (w *apiNamespace) readAccelerations() *unstructured.Unstructured {
 	w.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "kubernetes", "socketaccelerations.yaml"))
 	w.must(err)
@@ -127,7 +127,7 @@ func (w *world) readAccelerations() *unstructured.Unstructured {
 }
 
 // testAccelerationEvent checks that a policy's problem is where kubectl describe shows it.
-func (w *world) testAccelerationEvent(policy *unstructured.Unstructured) {
+func (w *apiNamespace) testAccelerationEvent(policy *unstructured.Unstructured) {
 	w.Helper()
 	w.source.Events().Warn(model.Key{Kind: model.KindAcceleration, Name: w.name(policy.GetName())}, string(policy.GetUID()), "TooManyAccelerations", "one is too many")
 	w.await("the event", func() bool { return len(w.ourEvents()) == 1 })

@@ -32,7 +32,7 @@ func TestNewErrors(t *testing.T) {
 }
 
 // testKubeconfig reaches the same server through a kubeconfig file.
-func testKubeconfig(w *world) {
+func testKubeconfig(w *apiNamespace) {
 	w.createService("web")
 	var err error
 	w.source, err = New(Config{

@@ -20,8 +20,8 @@ import (
 	"fairlead.io/fairlead/test/apiserver"
 )
 
-// asAgent gives the world a Source with only the permissions of the manifest, under its policy.
-func (w *world) asAgent() {
+// asAgent gives the namespace a Source with only the permissions of the manifest, under its policy.
+func (w *apiNamespace) asAgent() {
 	w.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "kubernetes", "rbac.yaml"))
 	w.must(err)
@@ -55,7 +55,7 @@ func (w *world) asAgent() {
 }
 
 // awaitPolicy waits until the server applies the policy to what the agent does to this node's object.
-func (w *world) awaitPolicy() {
+func (w *apiNamespace) awaitPolicy() {
 	w.Helper()
 	n := w.source.Node()
 	w.await("the policy is in effect", func() bool {
@@ -68,7 +68,7 @@ func (w *world) awaitPolicy() {
 // TestNode checks that the agent removes its own taint and no other, and changes only its own
 // condition.
 func TestNode(t *testing.T) {
-	w := newWorld(t, apiserver.Start(t))
+	w := newAPINamespace(t, apiserver.Start(t))
 	w.asAgent()
 	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}
 	others := []corev1.Taint{{Key: "a", Value: "b", Effect: corev1.TaintEffectNoExecute}, {Key: "c", Effect: corev1.TaintEffectNoSchedule}}
@@ -130,7 +130,7 @@ func (b beforePatch) RoundTrip(request *http.Request) (*http.Response, error) {
 // TestTaintsOfOthers checks that a taint that somebody adds while the agent removes its own is not
 // lost.
 func TestTaintsOfOthers(t *testing.T) {
-	w := newWorld(t, apiserver.Start(t))
+	w := newAPINamespace(t, apiserver.Start(t))
 	own := corev1.Taint{Key: "fairlead.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}
 	object, err := w.client.CoreV1().Nodes().Create(w.ctx, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{own}},

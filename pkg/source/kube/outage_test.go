@@ -12,7 +12,7 @@ import (
 )
 
 // awaitOutage waits until all kinds report an outage, or its end.
-func (w *world) awaitOutage(is bool) {
+func (w *apiNamespace) awaitOutage(is bool) {
 	w.Helper()
 	w.await("the status to show the outage or its end", func() bool {
 		for _, k := range w.source.Status().Kinds {
@@ -26,7 +26,7 @@ func (w *world) awaitOutage(is bool) {
 
 // watching waits until the watch of Services has delivered something, because a watch that never
 // did is not resumed.
-func (w *world) watching() {
+func (w *apiNamespace) watching() {
 	w.Helper()
 	w.createService("watched")
 	w.await("the watch to deliver", func() bool { return w.has("watched") })
@@ -35,7 +35,7 @@ func (w *world) watching() {
 
 // testLostConnection breaks the connection and removes objects meanwhile. The server still has the
 // history, so the watch resumes.
-func testLostConnection(w *world) {
+func testLostConnection(w *apiNamespace) {
 	w.createService("stays")
 	w.createService("goes")
 	w.createService("changes")
@@ -61,7 +61,7 @@ func testLostConnection(w *world) {
 
 // testRestart checks that a restart of the server removes no objects that still exist, not even for
 // a moment.
-func testRestart(w *world) {
+func testRestart(w *apiNamespace) {
 	w.createService("stays")
 	w.createSlice("stays-1", "stays", "10.1.0.1")
 	w.follow()
@@ -82,7 +82,7 @@ func testRestart(w *world) {
 // testTwoServers takes away the API server in use, and later the other one. Each time, the
 // remaining one tells what happened meanwhile. A server that has just started may not have history
 // as far back as the other had, so the Source lists everything.
-func testTwoServers(w *world, other *apiserver.Server) {
+func testTwoServers(w *apiNamespace, other *apiserver.Server) {
 	first, second := w.server, other
 	w.createService("stays")
 	w.follow()
@@ -106,7 +106,7 @@ func testTwoServers(w *world, other *apiserver.Server) {
 
 // testCompaction removes objects while the Source is cut off, and the history of that from the
 // server: only a list can tell.
-func testCompaction(w *world) {
+func testCompaction(w *apiNamespace) {
 	w.createService("stays")
 	w.createSlice("stays-1", "stays", "10.1.0.1")
 	w.createSlice("stays-2", "stays", "10.1.0.2")

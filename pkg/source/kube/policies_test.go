@@ -32,7 +32,7 @@ func (m *measuring) RoundTrip(request *http.Request) (*http.Response, error) {
 
 // testPolicies checks that policies are counted with the agent's permissions, and the size of the
 // answer does not depend on their number.
-func testPolicies(w *world) {
+func testPolicies(w *apiNamespace) {
 	w.asAgent()
 	cfg := w.server.Config()
 	cfg.Impersonate.UserName = "system:serviceaccount:kube-system:fairlead"

@@ -19,8 +19,8 @@ import (
 	"fairlead.io/fairlead/pkg/reconcile"
 )
 
-// reconciler returns a Reconciler on tables in memory, fed by the world's Source.
-func (w *world) reconciler() (*reconcile.Reconciler, *reconcile.Tables) {
+// reconciler returns a Reconciler on tables in memory, fed by the namespace's Source.
+func (w *apiNamespace) reconciler() (*reconcile.Reconciler, *reconcile.Tables) {
 	w.Helper()
 	tables := reconcile.NewMemory(maps.MinSizes())
 	r, err := reconcile.New(reconcile.Config{
@@ -39,7 +39,7 @@ func (w *world) reconciler() (*reconcile.Reconciler, *reconcile.Tables) {
 
 // rows returns the tables' rows for the namespace, which it replaces by ns. It leaves out the rows
 // of the API server's own objects, which the server may create again at any time.
-func (w *world) rows(tables *reconcile.Tables) string {
+func (w *apiNamespace) rows(tables *reconcile.Tables) string {
 	w.Helper()
 	snapshot, err := observe.Take(observe.Tables{
 		Frontends: tables.Frontends, Ranges: tables.Ranges, Services: tables.Services, Slots: tables.Slots, Backends: tables.Backends, Names: tables.Names,
@@ -60,7 +60,7 @@ func (w *world) rows(tables *reconcile.Tables) string {
 	return strings.ReplaceAll(rows.String(), w.namespace+"/", "ns/")
 }
 
-func testToRows(w *world) {
+func testToRows(w *apiNamespace) {
 	w.cleanDefault()
 	dual := corev1.IPFamilyPolicyRequireDualStack
 	w.createService("web", func(s *corev1.Service) {
@@ -111,15 +111,15 @@ ns/web/tcp4 random
 `)
 }
 
-func (w *world) expectRows(tables *reconcile.Tables, want string) {
+func (w *apiNamespace) expectRows(tables *reconcile.Tables, want string) {
 	w.Helper()
 	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), w.rows(tables)); diff != "" {
 		w.Errorf("rows (-want +have):\n%s", diff)
 	}
 }
 
-// cleanDefault removes all other services, so that a dump has only those of the world.
-func (w *world) cleanDefault() {
+// cleanDefault removes all other services, so that a dump has only those of the namespace.
+func (w *apiNamespace) cleanDefault() {
 	w.Helper()
 	all, err := w.client.CoreV1().Services(metav1.NamespaceAll).List(w.ctx, metav1.ListOptions{})
 	w.must(err)
@@ -128,7 +128,7 @@ func (w *world) cleanDefault() {
 	}
 }
 
-func testConflictEvent(w *world) {
+func testConflictEvent(w *apiNamespace) {
 	external := func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"203.0.113.7"} }
 	w.createService("first", external)
 	w.await("another second, by which the server tells ages", w.anotherSecond())
@@ -152,7 +152,7 @@ func testConflictEvent(w *world) {
 }
 
 // testNodeEvent checks that the server accepts an event about a node, which has no namespace.
-func testNodeEvent(w *world) {
+func testNodeEvent(w *apiNamespace) {
 	w.follow()
 	for _, warning := range []bool{true, false} {
 		reason := fmt.Sprint("Node", warning)
@@ -171,7 +171,7 @@ func testNodeEvent(w *world) {
 
 // ourEvents returns the events that the Source posted. The server posts some of its own, for
 // example when it repairs addresses.
-func (w *world) ourEvents() []corev1.Event {
+func (w *apiNamespace) ourEvents() []corev1.Event {
 	w.Helper()
 	list, err := w.client.CoreV1().Events(w.namespace).List(w.ctx, metav1.ListOptions{})
 	w.must(err)
@@ -180,7 +180,7 @@ func (w *world) ourEvents() []corev1.Event {
 
 // anotherSecond returns a condition that holds once a new object would be younger than the existing
 // ones.
-func (w *world) anotherSecond() func() bool {
+func (w *apiNamespace) anotherSecond() func() bool {
 	var made atomic.Int64
 	return func() bool {
 		probe, err := w.client.CoreV1().ConfigMaps(w.namespace).Create(w.ctx,
@@ -192,7 +192,7 @@ func (w *world) anotherSecond() func() bool {
 	}
 }
 
-func testEventsAreFew(w *world) {
+func testEventsAreFew(w *apiNamespace) {
 	w.follow()
 	service := w.createService("web")
 	key := model.Key{Kind: model.KindService, Name: w.name("web")}

@@ -25,15 +25,15 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// served is several API servers that share a certificate, valid only for 127.0.0.1, or have none.
-type served struct {
+// apiServers is several API servers that share a certificate, valid only for 127.0.0.1, or have none.
+type apiServers struct {
 	list  []*httptest.Server
 	asked []string // the servers that were asked, in order
 }
 
-func newServed(t *testing.T, n int, encrypted bool) *served {
+func newAPIServers(t *testing.T, n int, encrypted bool) *apiServers {
 	t.Helper()
-	s := &served{}
+	s := &apiServers{}
 	for i := range n {
 		handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body)
@@ -52,10 +52,10 @@ func newServed(t *testing.T, n int, encrypted bool) *served {
 	return s
 }
 
-func (s *served) host(i int) string { return s.list[i].Listener.Addr().String() }
+func (s *apiServers) host(i int) string { return s.list[i].Listener.Addr().String() }
 
 // client returns a client that is given the first server, and others.
-func (s *served) client(t *testing.T, file string, given ...string) (*http.Client, *servers) {
+func (s *apiServers) client(t *testing.T, file string, given ...string) (*http.Client, *servers) {
 	t.Helper()
 	base := &rest.Config{Host: s.list[0].URL}
 	if cert := s.list[0].Certificate(); cert != nil {
@@ -72,7 +72,7 @@ func (s *served) client(t *testing.T, file string, given ...string) (*http.Clien
 	return client, all
 }
 
-func (s *served) ask(t *testing.T, client *http.Client, method, body string) error {
+func (s *apiServers) ask(t *testing.T, client *http.Client, method, body string) error {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, s.list[0].URL+"/api", strings.NewReader(body))
 	if err != nil {
@@ -88,7 +88,7 @@ func (s *served) ask(t *testing.T, client *http.Client, method, body string) err
 // TestServers checks that if a server cannot be reached, the same request goes to the next one,
 // which then stays in use.
 func TestServers(t *testing.T) {
-	s := newServed(t, 3, true)
+	s := newAPIServers(t, 3, true)
 	client, all := s.client(t, "", s.host(1), s.host(2))
 	var want []string
 	step := func(method, body, at string) {
@@ -125,7 +125,7 @@ func TestServers(t *testing.T) {
 // TestServersOnce checks that a request that changes something is not sent to another server once
 // the first may have received it. After the context ends, no server is asked.
 func TestServersOnce(t *testing.T) {
-	s := newServed(t, 2, true)
+	s := newAPIServers(t, 2, true)
 	client, _ := s.client(t, "", s.host(1))
 	well := s.list[0].Config.Handler
 	s.list[0].Config.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -153,7 +153,7 @@ func TestServersOnce(t *testing.T) {
 
 // TestServersOfOthers checks that a server without a certificate for its own name is not trusted.
 func TestServersOfOthers(t *testing.T) {
-	s := newServed(t, 1, true)
+	s := newAPIServers(t, 1, true)
 	other := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("asked") }))
 	other.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
 	listener, err := net.Listen("tcp", "127.0.0.2:0") // not in the certificate
@@ -175,7 +175,7 @@ func TestServersOfOthers(t *testing.T) {
 // while the configured one is down, if certificates allow telling them from impostors.
 func TestServersRemembered(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state", "api-servers")
-	s := newServed(t, 2, true)
+	s := newAPIServers(t, 2, true)
 	_, all := s.client(t, file)
 	at := netip.MustParseAddrPort(s.host(1))
 	slice := func(namespace, name, service string, ready model.Conditions, addrs ...netip.Addr) *model.Slice {
@@ -219,7 +219,7 @@ func TestServersRemembered(t *testing.T) {
 	if err := s.ask(t, client, http.MethodGet, ""); err != nil || !slices.Equal(s.asked, []string{"1 GET"}) {
 		t.Errorf("at the start: requests %q, %v", s.asked, err)
 	}
-	plain := newServed(t, 1, false)
+	plain := newAPIServers(t, 1, false)
 	if _, all := plain.client(t, file); len(all.order()) != 1 {
 		t.Errorf("without certificates, %q would be used", all.order())
 	}

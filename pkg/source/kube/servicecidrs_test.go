@@ -40,20 +40,20 @@ func (o older) RoundTrip(request *http.Request) (*http.Response, error) {
 // testServiceCIDRs follows ServiceCIDRs with only the permissions of the manifest, from before the
 // cluster is upgraded to a version that has the kind. One that is being deleted no longer counts,
 // though Services keep it there.
-func testServiceCIDRs(w *world) {
+func testServiceCIDRs(w *apiNamespace) {
 	w.followServiceCIDRs(older{code: http.StatusNotFound, why: metav1.StatusReasonNotFound})
 }
 
 // testForbiddenServiceCIDRs is the same where the agent may not read them until the chart is upgraded.
 // The log says so once, with the cure.
-func testForbiddenServiceCIDRs(w *world) {
+func testForbiddenServiceCIDRs(w *apiNamespace) {
 	log := w.followServiceCIDRs(older{code: http.StatusForbidden, why: metav1.StatusReasonForbidden})
 	if log.lines("may not read this kind of object") != 1 || log.lines("level=ERROR") != 0 {
 		w.Errorf("the log says it not just once:\n%s", log.text.String())
 	}
 }
 
-func (w *world) followServiceCIDRs(before older) *logBuffer {
+func (w *apiNamespace) followServiceCIDRs(before older) *logBuffer {
 	w.Helper()
 	w.asAgent()
 	log, upgraded := &logBuffer{}, &atomic.Bool{}

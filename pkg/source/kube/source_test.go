@@ -22,7 +22,7 @@ func TestSource(t *testing.T) {
 	server := apiserver.Start(t)
 	for _, test := range []struct {
 		name string
-		run  func(*world)
+		run  func(*apiNamespace)
 	}{
 		{"list and watch", testListAndWatch},
 		{"labels that hand an object to others", testForeignLabels},
@@ -44,15 +44,15 @@ func TestSource(t *testing.T) {
 		{"ranges of Services that are forbidden", testForbiddenServiceCIDRs},
 		{"from objects to rows", testToRows},
 	} {
-		t.Run(test.name, func(t *testing.T) { test.run(newWorld(t, server)) })
+		t.Run(test.name, func(t *testing.T) { test.run(newAPINamespace(t, server)) })
 	}
 	t.Run("two servers", func(t *testing.T) {
 		other := server.Another()
-		testTwoServers(newWorld(t, server, other), other)
+		testTwoServers(newAPINamespace(t, server, other), other)
 	})
 }
 
-func testListAndWatch(w *world) {
+func testListAndWatch(w *apiNamespace) {
 	old := w.createService("old")
 	w.createSlice("old-1", "old", "10.1.0.1", "10.1.0.2")
 	if w.source.Status().Kinds[0].Synced {
@@ -90,7 +90,7 @@ func testListAndWatch(w *world) {
 	}
 }
 
-func (w *world) testNode() {
+func (w *apiNamespace) testNode() {
 	w.Helper()
 	nodes := w.client.CoreV1().Nodes()
 	made, err := nodes.Create(w.ctx, &corev1.Node{
@@ -104,7 +104,7 @@ func (w *world) testNode() {
 
 // testForeignLabels checks that one label removes Services, the other slices, and each comes back
 // without its label. Neither affects the other kind.
-func testForeignLabels(w *world) {
+func testForeignLabels(w *apiNamespace) {
 	const proxyName = "service.kubernetes.io/service-proxy-name"
 	w.createService("web")
 	w.createSlice("web-1", "web", "10.1.0.1")
@@ -128,7 +128,7 @@ func testForeignLabels(w *world) {
 
 // settle waits until all earlier changes of Services and slices have arrived, because the events of
 // a kind stay in order.
-func (w *world) settle() {
+func (w *apiNamespace) settle() {
 	w.Helper()
 	w.marks++
 	mark := fmt.Sprintf("mark-%d", w.marks)
@@ -137,7 +137,7 @@ func (w *world) settle() {
 	w.await("a mark behind all changes", func() bool { return w.has(mark) && w.hasSlices(mark, mark) })
 }
 
-func testExternalName(w *world) {
+func testExternalName(w *apiNamespace) {
 	w.createService("web")
 	w.follow()
 	w.updateService("web", func(s *corev1.Service) {
@@ -149,7 +149,7 @@ func testExternalName(w *world) {
 	w.await("a service with an address to be back", func() bool { return w.has("web") })
 }
 
-func testRecreation(w *world) {
+func testRecreation(w *apiNamespace) {
 	w.createService("web")
 	w.follow()
 	w.deleteService("web")
@@ -160,7 +160,7 @@ func testRecreation(w *world) {
 	})
 }
 
-func testSliceMoves(w *world) {
+func testSliceMoves(w *apiNamespace) {
 	w.createService("a")
 	w.createService("b")
 	w.createSlice("one", "a", "10.1.0.1")
@@ -173,7 +173,7 @@ func testSliceMoves(w *world) {
 	w.await("a slice to move", func() bool { return w.hasSlices("a", "two") && w.hasSlices("b", "one") })
 }
 
-func testPods(w *world) {
+func testPods(w *apiNamespace) {
 	w.follow()
 	create := func(name, on string) {
 		pod := &corev1.Pod{
@@ -202,7 +202,7 @@ func testPods(w *world) {
 	w.await("the pod to go", func() bool { return w.store.Pod(w.name("here")) == nil })
 }
 
-func testBulk(w *world) {
+func testBulk(w *apiNamespace) {
 	const count, half = 1000, 500
 	make := func(from, to int) {
 		w.each(from, to, func(i int) error {
@@ -229,7 +229,7 @@ func testBulk(w *world) {
 }
 
 // each calls do for all numbers, several at a time.
-func (w *world) each(from, to int, do func(int) error) {
+func (w *apiNamespace) each(from, to int, do func(int) error) {
 	w.Helper()
 	const workers = 8
 	failed := make(chan error, workers)
@@ -250,7 +250,7 @@ func (w *world) each(from, to int, do func(int) error) {
 }
 
 // count returns how many Services of the namespace the store has.
-func (w *world) count() int {
+func (w *apiNamespace) count() int {
 	count := 0
 	for _, key := range w.store.Keys() {
 		if key.Kind == model.KindService && key.Namespace == w.namespace {
@@ -262,7 +262,7 @@ func (w *world) count() int {
 
 // changed returns what became dirty in the namespace since the last call, without the name of the
 // namespace.
-func (w *world) changed() []string {
+func (w *apiNamespace) changed() []string {
 	var changed []string
 	for _, key := range w.store.TakeDirty() {
 		if key.Namespace == w.namespace {
@@ -272,7 +272,7 @@ func (w *world) changed() []string {
 	return changed
 }
 
-func (w *world) expectChanged(want ...string) {
+func (w *apiNamespace) expectChanged(want ...string) {
 	w.Helper()
 	if diff := cmp.Diff(want, w.changed()); diff != "" {
 		w.Errorf("became dirty (-want +have):\n%s", diff)

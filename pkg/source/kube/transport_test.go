@@ -79,23 +79,23 @@ func TestOutages(t *testing.T) {
 	server := apiserver.Start(t)
 	for _, test := range []struct {
 		name string
-		run  func(*world)
+		run  func(*apiNamespace)
 	}{
-		{"nothing listens", func(w *world) { testAway(w, refusing) }},
-		{"connections are closed", func(w *world) { testAway(w, closing) }},
-		{"nothing answers", func(w *world) { testAway(w, silent) }},
+		{"nothing listens", func(w *apiNamespace) { testAway(w, refusing) }},
+		{"connections are closed", func(w *apiNamespace) { testAway(w, closing) }},
+		{"nothing answers", func(w *apiNamespace) { testAway(w, silent) }},
 		{"no permission to watch", testNoWatch},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel() // they mostly wait
-			test.run(newWorld(t, server))
+			test.run(newAPINamespace(t, server))
 		})
 	}
 }
 
 // testAway checks that the status reports the outage as long as it lasts; the log reports its
 // beginning and its end.
-func testAway(w *world, blocked func() (net.Conn, error)) {
+func testAway(w *apiNamespace, blocked func() (net.Conn, error)) {
 	var log logBuffer
 	var road road
 	cfg := w.server.Config()
@@ -119,7 +119,7 @@ func testAway(w *world, blocked func() (net.Conn, error)) {
 
 // testNoWatch checks that an agent that may list but not watch reports that once, and does not
 // report recovery after each list.
-func testNoWatch(w *world) {
+func testNoWatch(w *apiNamespace) {
 	role := metav1.ObjectMeta{Name: "lister"}
 	_, err := w.client.RbacV1().ClusterRoles().Create(w.ctx, &rbacv1.ClusterRole{ObjectMeta: role, Rules: []rbacv1.PolicyRule{{
 		Verbs: []string{"list"}, APIGroups: []string{"", "discovery.k8s.io"},
@@ -147,9 +147,9 @@ func testNoWatch(w *world) {
 	}
 }
 
-// replace gives the world another Source, with another connection to the server and a log to look
+// replace gives the namespace another Source, with another connection to the server and a log to look
 // at.
-func (w *world) replace(cfg *rest.Config, log io.Writer) {
+func (w *apiNamespace) replace(cfg *rest.Config, log io.Writer) {
 	w.Helper()
 	source, err := New(Config{REST: cfg, NodeName: node, Store: w.store, Log: slog.New(slog.NewTextHandler(log, nil))})
 	w.must(err)

@@ -163,14 +163,14 @@ func serve(tables *maps.Tables, backend netip.AddrPort) error {
 	return tables.Svcs.Update(key, maps.Svc{Service: 3, Kind: maps.ClusterIP})
 }
 
-// place is a bpf filesystem and a cgroup for one test.
-type place struct {
+// mounts is a bpf filesystem and a cgroup for one test.
+type mounts struct {
 	Config
 	cgroup  *rig.Cgroup
 	backend netip.AddrPort
 }
 
-func newPlace(t *testing.T) place {
+func newMounts(t *testing.T) mounts {
 	t.Helper()
 	rig.Root(t)
 	bpffs, cgroup := rig.BPFFS(t), rig.NewCgroup(t)
@@ -179,7 +179,7 @@ func newPlace(t *testing.T) place {
 			t.Error(err)
 		}
 	})
-	p := place{cgroup: cgroup, Config: Config{
+	p := mounts{cgroup: cgroup, Config: Config{
 		BPFFS: bpffs, CgroupRoot: cgroup.Path(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -215,7 +215,7 @@ func open(t *testing.T, config Config) *Datapath {
 }
 
 // running returns a Datapath with one service.
-func running(t *testing.T, p place) *Datapath {
+func running(t *testing.T, p mounts) *Datapath {
 	t.Helper()
 	d := open(t, p.Config)
 	if err := errors.Join(d.Create(maps.Sizes{}), d.Attach()); err != nil {
@@ -228,7 +228,7 @@ func running(t *testing.T, p place) *Datapath {
 }
 
 // runAgent runs an agent that dies at the step if it gets there.
-func (p place) runAgent(step string) error {
+func (p mounts) runAgent(step string) error {
 	_, err := rig.RunChild(nil, nil, "agent", p.BPFFS, p.CgroupRoot, p.backend.String(), step)
 	return err
 }
@@ -238,7 +238,7 @@ type client struct {
 	*rig.Process
 }
 
-func startClient(t *testing.T, p place) client {
+func startClient(t *testing.T, p mounts) client {
 	t.Helper()
 	c := client{rig.NewChild(t, p.cgroup, nil, "client")}
 	if line, err := c.ReadLine(); err != nil || line != "started" {
@@ -263,7 +263,7 @@ func (c client) stop(t *testing.T) tally {
 }
 
 // connects reports whether a connect from the cgroup reaches the backend.
-func connects(t *testing.T, p place) bool {
+func connects(t *testing.T, p mounts) bool {
 	t.Helper()
 	return len(startClient(t, p).stop(t).Failed) == 0
 }

@@ -16,9 +16,9 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// world is a cluster whose objects change at random. It has few names and addresses, so that
+// randomCluster is a cluster whose objects change at random. It has few names and addresses, so that
 // everything collides.
-type world struct {
+type randomCluster struct {
 	rand     *rand.Rand
 	services map[model.Name]*model.Service
 	slices   map[model.Name]*model.Slice
@@ -28,8 +28,8 @@ type world struct {
 	clock    int64
 }
 
-func newWorld(seed uint64) *world {
-	return &world{
+func newRandomCluster(seed uint64) *randomCluster {
+	return &randomCluster{
 		rand:     rand.New(rand.NewPCG(seed, 7)),
 		services: map[model.Name]*model.Service{},
 		slices:   map[model.Name]*model.Slice{},
@@ -39,17 +39,17 @@ func newWorld(seed uint64) *world {
 	}
 }
 
-func (w *world) chance(percent int) bool { return w.rand.IntN(100) < percent }
+func (w *randomCluster) chance(percent int) bool { return w.rand.IntN(100) < percent }
 
-func (w *world) name(kinds int) model.Name {
+func (w *randomCluster) name(kinds int) model.Name {
 	return model.Name{Namespace: "ns", Name: fmt.Sprint("o", w.rand.IntN(kinds))}
 }
 
-func (w *world) addr(format string, n int) netip.Addr {
+func (w *randomCluster) addr(format string, n int) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf(format, 1+w.rand.IntN(n)))
 }
 
-func (w *world) service(name model.Name) *model.Service {
+func (w *randomCluster) service(name model.Name) *model.Service {
 	w.clock++
 	s := &model.Service{Name: name, UID: fmt.Sprint("uid", w.clock), Created: w.clock / 3}
 	s.ClusterIPs = append(s.ClusterIPs, w.addr("10.96.0.%d", 12))
@@ -77,7 +77,7 @@ func (w *world) service(name model.Name) *model.Service {
 	return s
 }
 
-func (w *world) slice(name model.Name) *model.Slice {
+func (w *randomCluster) slice(name model.Name) *model.Slice {
 	s := &model.Slice{Name: name, Service: w.name(8).Name, Family: model.IPv4, Weight: 1}
 	format := "10.1.0.%d"
 	if w.chance(30) {
@@ -105,7 +105,7 @@ func (w *world) slice(name model.Name) *model.Slice {
 	return s
 }
 
-func (w *world) pod(name model.Name) *model.Pod {
+func (w *randomCluster) pod(name model.Name) *model.Pod {
 	w.clock++
 	p := &model.Pod{Name: name, UID: fmt.Sprint("uid", w.clock), Created: w.clock / 3, Addrs: []netip.Addr{w.addr("10.1.0.%d", 30)}}
 	h := model.HostPort{Port: uint16(30000 + w.rand.IntN(5)), ContainerPort: 80, Protocol: model.TCP}
@@ -117,7 +117,7 @@ func (w *world) pod(name model.Name) *model.Pod {
 }
 
 // attachment returns an attachment of one of the same pods. Sometimes a pod is attached twice.
-func (w *world) attachment() *model.Attachment {
+func (w *randomCluster) attachment() *model.Attachment {
 	p := w.pod(w.name(4))
 	return &model.Attachment{
 		Pod: p.Name, UID: p.UID, Device: fmt.Sprint("fl", w.rand.IntN(5)), Created: p.Created, Addrs: p.Addrs, HostPorts: p.HostPorts,
@@ -125,7 +125,7 @@ func (w *world) attachment() *model.Attachment {
 }
 
 // step changes one object and tells the store, unless the event is lost.
-func (w *world) step(store *model.Store, lost bool) {
+func (w *randomCluster) step(store *model.Store, lost bool) {
 	tell := func(f func()) {
 		if !lost {
 			f()
@@ -182,7 +182,7 @@ func (w *world) step(store *model.Store, lost bool) {
 }
 
 // relist tells the store everything. One of the hostIPs is not local.
-func (w *world) relist(store *model.Store) {
+func (w *randomCluster) relist(store *model.Store) {
 	store.SetLocal(slices.Values([]netip.Addr{netip.MustParseAddr("192.0.2.1")}))
 	for _, a := range w.attached {
 		store.SetAttachment(a)

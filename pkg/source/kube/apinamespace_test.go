@@ -23,8 +23,8 @@ const (
 	patient = time.Minute // for what takes milliseconds on an idle machine
 )
 
-// world is a namespace of the server, and a Source that follows the server.
-type world struct {
+// apiNamespace is a namespace of the server, and a Source that follows the server.
+type apiNamespace struct {
 	*testing.T
 	ctx       context.Context
 	server    *apiserver.Server
@@ -36,13 +36,13 @@ type world struct {
 	marks     int // made by settle
 }
 
-// newWorld creates the namespace and a Source, which is also given the other servers; follow starts
+// newAPINamespace creates the namespace and a Source, which is also given the other servers; follow starts
 // it.
-func newWorld(t *testing.T, server *apiserver.Server, others ...*apiserver.Server) *world {
+func newAPINamespace(t *testing.T, server *apiserver.Server, others ...*apiserver.Server) *apiNamespace {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
-	w := &world{T: t, ctx: ctx, server: server, client: server.Client(), store: model.NewStore(node), line: newLine()}
+	w := &apiNamespace{T: t, ctx: ctx, server: server, client: server.Client(), store: model.NewStore(node), line: newLine()}
 	namespace, err := w.client.CoreV1().Namespaces().Create(ctx,
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
 	w.must(err)
@@ -60,7 +60,7 @@ func newWorld(t *testing.T, server *apiserver.Server, others ...*apiserver.Serve
 	return w
 }
 
-func (w *world) follow() {
+func (w *apiNamespace) follow() {
 	w.Helper()
 	ctx, cancel := context.WithCancel(w.ctx)
 	ended := make(chan error, 1)
@@ -81,14 +81,14 @@ func (w *world) follow() {
 	})
 }
 
-func (w *world) must(err error) {
+func (w *apiNamespace) must(err error) {
 	w.Helper()
 	if err != nil {
 		w.Fatal(err)
 	}
 }
 
-func (w *world) await(what string, done func() bool) {
+func (w *apiNamespace) await(what string, done func() bool) {
 	w.Helper()
 	for deadline := time.Now().Add(patient); !done(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -97,15 +97,17 @@ func (w *world) await(what string, done func() bool) {
 	}
 }
 
-func (w *world) name(name string) model.Name { return model.Name{Namespace: w.namespace, Name: name} }
+func (w *apiNamespace) name(name string) model.Name {
+	return model.Name{Namespace: w.namespace, Name: name}
+}
 
 // has reports whether the store has the Service; slices returns the names of its slices.
-func (w *world) has(name string) bool {
+func (w *apiNamespace) has(name string) bool {
 	service, _ := w.store.Service(w.name(name))
 	return service != nil
 }
 
-func (w *world) slices(name string) []string {
+func (w *apiNamespace) slices(name string) []string {
 	_, list := w.store.Service(w.name(name))
 	var names []string
 	for _, slice := range list {
@@ -114,12 +116,12 @@ func (w *world) slices(name string) []string {
 	return names
 }
 
-func (w *world) hasSlices(name string, want ...string) bool {
+func (w *apiNamespace) hasSlices(name string, want ...string) bool {
 	return slices.Equal(w.slices(name), want)
 }
 
 // kind returns the status of one kind.
-func (w *world) kind(name string) KindStatus {
+func (w *apiNamespace) kind(name string) KindStatus {
 	for _, k := range w.source.Status().Kinds {
 		if k.Kind == name {
 			return k
@@ -129,7 +131,7 @@ func (w *world) kind(name string) KindStatus {
 	return KindStatus{}
 }
 
-func (w *world) createService(name string, changes ...func(*corev1.Service)) *corev1.Service {
+func (w *apiNamespace) createService(name string, changes ...func(*corev1.Service)) *corev1.Service {
 	w.Helper()
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -143,7 +145,7 @@ func (w *world) createService(name string, changes ...func(*corev1.Service)) *co
 	return made
 }
 
-func (w *world) updateService(name string, change func(*corev1.Service)) {
+func (w *apiNamespace) updateService(name string, change func(*corev1.Service)) {
 	w.Helper()
 	services := w.client.CoreV1().Services(w.namespace)
 	service, err := services.Get(w.ctx, name, metav1.GetOptions{})
@@ -153,12 +155,12 @@ func (w *world) updateService(name string, change func(*corev1.Service)) {
 	w.must(err)
 }
 
-func (w *world) deleteService(name string) {
+func (w *apiNamespace) deleteService(name string) {
 	w.Helper()
 	w.must(w.client.CoreV1().Services(w.namespace).Delete(w.ctx, name, metav1.DeleteOptions{}))
 }
 
-func (w *world) createSlice(name, service string, addrs ...string) {
+func (w *apiNamespace) createSlice(name, service string, addrs ...string) {
 	w.Helper()
 	port, protocol := int32(8080), corev1.ProtocolTCP
 	unnamed := ""
@@ -174,7 +176,7 @@ func (w *world) createSlice(name, service string, addrs ...string) {
 	w.must(err)
 }
 
-func (w *world) labelSlice(name, label, value string) {
+func (w *apiNamespace) labelSlice(name, label, value string) {
 	w.Helper()
 	all := w.client.DiscoveryV1().EndpointSlices(w.namespace)
 	slice, err := all.Get(w.ctx, name, metav1.GetOptions{})

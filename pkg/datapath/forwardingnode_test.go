@@ -24,25 +24,25 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// town is a node through which outside clients reach backends elsewhere: four sockets that tell
+// forwardingNode is a node through which outside clients reach backends elsewhere: four sockets that tell
 // each client what they see of it. The clients are as many addresses as a test wants, sharing one
 // socket.
-type town struct {
-	place
+type forwardingNode struct {
+	mounts
 	node, clients, backends *rig.Netns
 	nodePort                netip.AddrPort
 	socket                  *net.UDPConn
 }
 
-// townPort is the first port of the backends.
-const townPort = 8000
+// clientPort is the first port of the backends.
+const clientPort = 8000
 
-// newTown returns a town without an agent. With XDP the node has one device and sends packets back
+// newForwardingNode returns a node without an agent. With XDP the node has one device and sends packets back
 // out of it; otherwise it has two.
-func newTown(t *testing.T, xdp devices.Mode) *town {
+func newForwardingNode(t *testing.T, xdp devices.Mode) *forwardingNode {
 	t.Helper()
 	rig.Root(t)
-	w := &town{node: rig.NewNetns(t, "node"), clients: rig.NewNetns(t, "clients"), backends: rig.NewNetns(t, "backends")}
+	w := &forwardingNode{node: rig.NewNetns(t, "node"), clients: rig.NewNetns(t, "clients"), backends: rig.NewNetns(t, "backends")}
 	w.nodePort = netip.MustParseAddrPort("192.0.2.1:30053")
 	if xdp == devices.Off {
 		rig.Veth(t, w.clients, "eth0", w.node, "eth0")
@@ -59,9 +59,9 @@ func newTown(t *testing.T, xdp devices.Mode) *town {
 	if err := w.node.SetSysctl("net/ipv4/ip_forward", "1"); err != nil {
 		t.Fatal(err)
 	}
-	w.place = w.newPlace(t, xdp)
+	w.mounts = w.newMounts(t, xdp)
 	for i := range uint16(4) {
-		w.serve(t, townPort+i)
+		w.serve(t, clientPort+i)
 	}
 	w.listen(t)
 	return w
@@ -69,7 +69,7 @@ func newTown(t *testing.T, xdp devices.Mode) *town {
 
 // connectByBridge puts all three namespaces on one link. The node's device can send packets back at
 // XDP.
-func (w *town) connectByBridge(t *testing.T) {
+func (w *forwardingNode) connectByBridge(t *testing.T) {
 	lan := rig.NewNetns(t, "lan")
 	rig.Bridge(t, lan, "br0")
 	for port, n := range map[string]*rig.Netns{"node": w.node, "clients": w.clients, "backends": w.backends} {
@@ -103,9 +103,9 @@ func (w *town) connectByBridge(t *testing.T) {
 	}
 }
 
-func (w *town) newPlace(t *testing.T, xdp devices.Mode) place {
-	p := place{cgroup: rig.NewCgroup(t), Config: Config{BPFFS: rig.BPFFS(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil))}}
-	p.CgroupRoot, p.Packets = p.cgroup.Path(), townPackets(xdp)
+func (w *forwardingNode) newMounts(t *testing.T, xdp devices.Mode) mounts {
+	p := mounts{cgroup: rig.NewCgroup(t), Config: Config{BPFFS: rig.BPFFS(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil))}}
+	p.CgroupRoot, p.Packets = p.cgroup.Path(), clientPackets(xdp)
 	t.Cleanup(func() {
 		w.do(t, func() error {
 			_, err := Cleanup(p.BPFFS)
@@ -115,7 +115,7 @@ func (w *town) newPlace(t *testing.T, xdp devices.Mode) place {
 	return p
 }
 
-func townPackets(xdp devices.Mode) *Packets {
+func clientPackets(xdp devices.Mode) *Packets {
 	filter, err := devices.ParseFilter("eth*")
 	if err != nil {
 		panic(err)
@@ -124,7 +124,7 @@ func townPackets(xdp devices.Mode) *Packets {
 }
 
 // do runs fn in the node's namespace.
-func (w *town) do(t *testing.T, fn func() error) {
+func (w *forwardingNode) do(t *testing.T, fn func() error) {
 	t.Helper()
 	if err := w.node.Do(fn); err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func (w *town) do(t *testing.T, fn func() error) {
 }
 
 // backendAddr returns the address of the backends.
-func (w *town) backendAddr(xdp devices.Mode) netip.Addr {
+func (w *forwardingNode) backendAddr(xdp devices.Mode) netip.Addr {
 	if xdp == devices.Off {
 		return netip.MustParseAddr("10.244.2.5")
 	}
@@ -140,10 +140,10 @@ func (w *town) backendAddr(xdp devices.Mode) netip.Addr {
 }
 
 // start starts an agent, and writes the service if there were no maps.
-func (w *town) start(t *testing.T) (d *Datapath) {
+func (w *forwardingNode) start(t *testing.T) (d *Datapath) {
 	t.Helper()
 	w.do(t, func() (err error) {
-		d, err = startTown(w.Config, w.backendAddr(w.Packets.XDP))
+		d, err = startForwardingNode(w.Config, w.backendAddr(w.Packets.XDP))
 		return err
 	})
 	t.Cleanup(func() {
@@ -154,7 +154,7 @@ func (w *town) start(t *testing.T) (d *Datapath) {
 	return d
 }
 
-func startTown(config Config, backend netip.Addr) (*Datapath, error) {
+func startForwardingNode(config Config, backend netip.Addr) (*Datapath, error) {
 	d, err := Open(config)
 	if err != nil {
 		return nil, err
@@ -169,7 +169,7 @@ func startTown(config Config, backend netip.Addr) (*Datapath, error) {
 		return nil, errors.Join(err, d.Close())
 	}
 	if fresh {
-		err = serveTown(d.Tables(), backend)
+		err = serveForwardingNode(d.Tables(), backend)
 	}
 	if err := errors.Join(err, d.look(func(*Local) {})); err != nil {
 		return nil, errors.Join(err, d.Close())
@@ -177,13 +177,13 @@ func startTown(config Config, backend netip.Addr) (*Datapath, error) {
 	return d, nil
 }
 
-func serveTown(tables *maps.Tables, backend netip.Addr) error {
+func serveForwardingNode(tables *maps.Tables, backend netip.Addr) error {
 	const slots = 64 // enough that two equal choices in a row are unlikely to be chance
 	for i := range uint32(slots) {
 		tables.Slots[i] = maps.MakeSlot(1+i%4, 1, 3)
 	}
 	for i := range uint32(4) {
-		row := maps.BackendOf(backend, townPort+uint16(i), model.UDP)
+		row := maps.BackendOf(backend, clientPort+uint16(i), model.UDP)
 		row.Owner = maps.MakeOwner(1, 1)
 		tables.Backends[1+i] = row
 	}
@@ -193,7 +193,7 @@ func serveTown(tables *maps.Tables, backend netip.Addr) error {
 
 // serve answers packets at a port of the backends with their content, that port, and the sender's
 // port as the backend sees it.
-func (w *town) serve(t *testing.T, port uint16) {
+func (w *forwardingNode) serve(t *testing.T, port uint16) {
 	t.Helper()
 	var socket *net.UDPConn
 	err := w.backends.Do(func() (err error) {
@@ -222,7 +222,7 @@ func (w *town) serve(t *testing.T, port uint16) {
 }
 
 // listen opens the clients' socket.
-func (w *town) listen(t *testing.T) {
+func (w *forwardingNode) listen(t *testing.T) {
 	t.Helper()
 	err := w.clients.Do(func() error {
 		lo, err := netlink.LinkByName("lo")
@@ -251,28 +251,30 @@ func (w *town) listen(t *testing.T) {
 
 // crowd is a set of clients that send and receive, each with one flow.
 type crowd struct {
-	*town
-	flows  []townFlow
+	*forwardingNode
+	flows  []clientFlow
 	rounds int
 	wrong  []string
 }
 
-// townFlow is what a backend told a client: the backend's port, and the client's port as the
+// clientFlow is what a backend told a client: the backend's port, and the client's port as the
 // backend sees it. Both are zero before.
-type townFlow struct {
+type clientFlow struct {
 	backend, port uint16
 	heard         int // round of the last answer
 }
 
-func (w *town) newCrowd(n int) *crowd { return &crowd{town: w, flows: make([]townFlow, n)} }
+func (w *forwardingNode) newCrowd(n int) *crowd {
+	return &crowd{forwardingNode: w, flows: make([]clientFlow, n)}
+}
 
-func townClient(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}) }
+func clientAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}) }
 
 // say sends a packet of a client, containing the client's index and a number.
-func (w *town) say(client, number int) error {
+func (w *forwardingNode) say(client, number int) error {
 	packet := binary.BigEndian.AppendUint32(nil, uint32(client))
 	packet = binary.BigEndian.AppendUint32(packet, uint32(number))
-	from := unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: townClient(client).As4()})
+	from := unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: clientAddr(client).As4()})
 	_, _, err := w.socket.WriteMsgUDPAddrPort(packet, from, w.nodePort)
 	return err
 }
@@ -313,7 +315,7 @@ func isTimeout(err error) bool {
 
 // hear checks an answer to a client.
 func (c *crowd) hear(i int, from netip.AddrPort, answer []byte) {
-	have := townFlow{binary.BigEndian.Uint16(answer), binary.BigEndian.Uint16(answer[2:]), c.rounds}
+	have := clientFlow{binary.BigEndian.Uint16(answer), binary.BigEndian.Uint16(answer[2:]), c.rounds}
 	was := c.flows[i]
 	c.flows[i] = have
 	if from != c.nodePort {
@@ -324,8 +326,8 @@ func (c *crowd) hear(i int, from netip.AddrPort, answer []byte) {
 	}
 }
 
-// townBatch is how many packets are in flight at a time: few enough for every buffer on the way.
-const townBatch = 100
+// clientBatch is how many packets are in flight at a time: few enough for every buffer on the way.
+const clientBatch = 100
 
 // establish opens the flows of the first n clients.
 func (c *crowd) establish(t *testing.T, n int) {
@@ -333,9 +335,9 @@ func (c *crowd) establish(t *testing.T, n int) {
 	if err := c.talk(0, 1); err != nil { // resolves the neighbors first
 		t.Fatal(err)
 	}
-	for first := 0; first < n; first += townBatch {
+	for first := 0; first < n; first += clientBatch {
 		for range 3 {
-			if err := c.talk(first, min(n, first+townBatch)); err != nil {
+			if err := c.talk(first, min(n, first+clientBatch)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -348,22 +350,22 @@ func (c *crowd) establish(t *testing.T, n int) {
 // live continues the flows of the first n clients and opens more, until stop is closed. It returns
 // how many it opened.
 func (c *crowd) live(n int, stop <-chan struct{}) (begun int, err error) {
-	for first := 0; err == nil; first = (first + townBatch) % (n + begun) {
+	for first := 0; err == nil; first = (first + clientBatch) % (n + begun) {
 		select {
 		case <-stop:
 			return begun, nil
 		default:
 		}
-		err = c.talk(first, min(first+townBatch, n+begun))
+		err = c.talk(first, min(first+clientBatch, n+begun))
 		// A new flow is established by its second packet and must be the same for its third.
 		next := n + begun
-		if next+townBatch > len(c.flows) {
+		if next+clientBatch > len(c.flows) {
 			continue
 		}
 		for range 3 {
-			err = errors.Join(err, c.talk(next, next+townBatch/2))
+			err = errors.Join(err, c.talk(next, next+clientBatch/2))
 		}
-		begun += townBatch / 2
+		begun += clientBatch / 2
 	}
 	return begun, err
 }
@@ -373,7 +375,7 @@ func (c *crowd) remembered(t *testing.T, m *ebpf.Map, n int) (whole int) {
 	t.Helper()
 	for i := range n {
 		key := maps.Flow{
-			Saddr: maps.AddrOf(townClient(i)), Daddr: maps.AddrOf(c.nodePort.Addr()), Proto: unix.IPPROTO_UDP,
+			Saddr: maps.AddrOf(clientAddr(i)), Daddr: maps.AddrOf(c.nodePort.Addr()), Proto: unix.IPPROTO_UDP,
 			Sport: maps.PortOf(5000), Dport: maps.PortOf(c.nodePort.Port()),
 		}
 		row, ok, err := maps.LookupFlow(m, key)
