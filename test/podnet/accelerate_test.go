@@ -98,14 +98,14 @@ func askBack(conn net.Conn, answers io.Reader, line string) error {
 	return nil
 }
 
-// mole is a harbour with three pods, some of which may bypass TCP.
-type mole struct {
-	*harbour
+// oneNodeThreePods is a oneNodeWithAgent with three pods, some of which may bypass TCP.
+type oneNodeThreePods struct {
+	*oneNodeWithAgent
 	pods map[string]*pod
 }
 
 // write writes a manifest of the pods with their annotations, and of more objects.
-func (q *mole) write(annotations map[string]string, more string) {
+func (q *oneNodeThreePods) write(annotations map[string]string, more string) {
 	q.t.Helper()
 	var text strings.Builder
 	for _, name := range []string{"a", "b", "c"} {
@@ -128,33 +128,33 @@ type listed struct {
 	Redirected                                          [2]uint64
 }
 
-func (q *mole) list() (rows []listed) {
+func (q *oneNodeThreePods) list() (rows []listed) {
 	q.t.Helper()
 	q.must(json.Unmarshal([]byte(q.run("sockmap", "list", "-o", "json")), &rows))
 	return rows
 }
 
 // takesPart waits until the agent has told the programs about so many pods.
-func (q *mole) takesPart(pods int) {
+func (q *oneNodeThreePods) takesPart(pods int) {
 	q.t.Helper()
 	q.until(fmt.Sprintf("%d pods take part", pods), func() bool {
-		return strings.Contains(q.judged(), fmt.Sprintf("%d pods may take part", pods))
+		return strings.Contains(q.statusText(), fmt.Sprintf("%d pods may take part", pods))
 	})
 }
 
 // chat opens a connection from one pod to another; its client sends requests when ask tells it to.
-func (q *mole) chat(from, to string) *rig.Process {
+func (q *oneNodeThreePods) chat(from, to string) *rig.Process {
 	q.t.Helper()
 	return q.dial(q.pods[from].Netns, q.pods[to].addr[true])
 }
 
 // dial opens a connection from a namespace to an address, like chat.
-func (q *mole) dial(from *rig.Netns, to netip.Addr) *rig.Process {
+func (q *oneNodeThreePods) dial(from *rig.Netns, to netip.Addr) *rig.Process {
 	q.t.Helper()
 	return q.dialPort(from, netip.AddrPortFrom(to, 80).String())
 }
 
-func (q *mole) dialPort(from *rig.Netns, to string) *rig.Process {
+func (q *oneNodeThreePods) dialPort(from *rig.Netns, to string) *rig.Process {
 	q.t.Helper()
 	p := rig.NewChild(q.t, q.cgroup, from, "converse", to)
 	q.says(p, "ready")
@@ -162,7 +162,7 @@ func (q *mole) dialPort(from *rig.Netns, to string) *rig.Process {
 }
 
 // bypass asks until all connections that are listed are between the named ends and bypass TCP both ways.
-func (q *mole) bypass(connections []*rig.Process, client, server string) {
+func (q *oneNodeThreePods) bypass(connections []*rig.Process, client, server string) {
 	q.t.Helper()
 	q.until(fmt.Sprintf("%d connections from %s to %s bypass TCP", len(connections), client, server), func() bool {
 		for _, p := range connections {
@@ -175,14 +175,14 @@ func (q *mole) bypass(connections []*rig.Process, client, server string) {
 	})
 }
 
-func (q *mole) says(p *rig.Process, want string) {
+func (q *oneNodeThreePods) says(p *rig.Process, want string) {
 	q.t.Helper()
 	if line, err := p.ReadLine(); err != nil || line != want {
 		q.t.Fatalf("it says %q, %v", line, err)
 	}
 }
 
-func (q *mole) ask(p *rig.Process, times int) {
+func (q *oneNodeThreePods) ask(p *rig.Process, times int) {
 	q.t.Helper()
 	_, err := fmt.Fprintln(p.Stdin, times)
 	q.must(err)
@@ -193,7 +193,7 @@ func (q *mole) ask(p *rig.Process, times int) {
 // not, and that a change of that, or an operator's "off", takes effect at once.
 func TestAccelerate(t *testing.T) {
 	rig.Root(t)
-	q := &mole{harbour: newHarbour(t, "--sockmap=true"), pods: map[string]*pod{}}
+	q := &oneNodeThreePods{oneNodeWithAgent: newOneNodeWithAgent(t, "--sockmap=true"), pods: map[string]*pod{}}
 	for _, name := range []string{"a", "b", "c"} {
 		q.pods[name] = q.pod(name)
 		q.mustAdd(q.pods[name])
@@ -209,8 +209,8 @@ func TestAccelerate(t *testing.T) {
 	q.run("sockmap", "off")
 	before := q.list()[0].Redirected
 	q.ask(ab, 20)
-	if after := q.list()[0].Redirected; after != before || !strings.Contains(q.judged(), "held: everything uses TCP") {
-		t.Errorf("when it is off %v bytes have gone past TCP, and %v before\n%s", after, before, q.judged())
+	if after := q.list()[0].Redirected; after != before || !strings.Contains(q.statusText(), "held: everything uses TCP") {
+		t.Errorf("when it is off %v bytes have gone past TCP, and %v before\n%s", after, before, q.statusText())
 	}
 	q.run("sockmap", "on")
 	q.until("they speak past TCP again", func() bool { q.ask(ab, 40); return q.list()[0].Redirected != before })
@@ -262,8 +262,8 @@ spec: {from: [{podSelector: {matchLabels: {app: c}}}], to: [{podSelector: {match
 func TestAccelerateUnproven(t *testing.T) {
 	rig.Root(t)
 	// init is not told about the program "another".
-	h := newHarbour(t, "--sockmap=true", "--sockmap-except=nginx,haproxy,another")
-	if text := h.judged(); !strings.Contains(text, `run "fairlead init --sockmap=true"`) {
+	h := newOneNodeWithAgent(t, "--sockmap=true", "--sockmap-except=nginx,haproxy,another")
+	if text := h.statusText(); !strings.Contains(text, `run "fairlead init --sockmap=true"`) {
 		t.Error(text)
 	}
 	if text := h.run("sockmap", "list"); strings.Count(text, "\n") != 1 {
@@ -277,7 +277,7 @@ func TestAccelerateUnproven(t *testing.T) {
 func TestAccelerateByPackets(t *testing.T) {
 	rig.Root(t)
 	cache := t.TempDir()
-	q := &mole{harbour: newHarbour(t, "--sockmap=true", "--cni-cache="+cache), pods: map[string]*pod{}}
+	q := &oneNodeThreePods{oneNodeWithAgent: newOneNodeWithAgent(t, "--sockmap=true", "--cni-cache="+cache), pods: map[string]*pod{}}
 	for _, name := range []string{"a", "b", "c"} {
 		q.pods[name] = q.pod(name)
 		q.mustAdd(q.pods[name])
@@ -304,7 +304,7 @@ endpoints: [{addresses: ["%[2]s"], nodeName: node-a, conditions: {ready: true}}]
 	q.write(map[string]string{"a": yes + `, fairlead.io/socket-lb: "off"`, "b": yes, "c": yes}, services)
 	q.takesPart(3)
 	q.until("a pod has opted out", func() bool {
-		return strings.Contains(q.judged(), "opted out") && !strings.Contains(q.judged(), "not covered")
+		return strings.Contains(q.statusText(), "opted out") && !strings.Contains(q.statusText(), "not covered")
 	})
 	for is4, to := range map[bool]string{true: "10.96.0.10:8000", false: "[fd96::10]:8000"} {
 		a, c := q.dialPort(q.pods["a"].Netns, to), q.dialPort(q.pods["c"].Netns, to)
@@ -329,7 +329,7 @@ endpoints: [{addresses: ["%[2]s"], nodeName: node-a, conditions: {ready: true}}]
 }
 
 // dialed returns the addresses to which the kernel says that a pod's sockets are connected.
-func (q *mole) dialed(name string) (list []string) {
+func (q *oneNodeThreePods) dialed(name string) (list []string) {
 	q.t.Helper()
 	q.must(q.pods[name].Netns.Do(func() error {
 		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {

@@ -23,14 +23,14 @@ import (
 // roadstead is a node whose pods have their network from another plugin, at a bridge, and whose
 // agent lets them bypass TCP and does nothing else.
 type roadstead struct {
-	*mole
+	*oneNodeThreePods
 	prove func() // runs "fairlead init"
 }
 
 func newRoadstead(t *testing.T) *roadstead {
 	t.Helper()
-	h := &harbour{
-		node:   &node{t: t, ns: rig.NewNetns(t, "node"), served: served{Dir: filepath.Join(t.TempDir(), "run")}, cache: t.TempDir()},
+	h := &oneNodeWithAgent{
+		node:   &node{t: t, ns: rig.NewNetns(t, "node"), agentConfig: agentConfig{Dir: filepath.Join(t.TempDir(), "run")}, cache: t.TempDir()},
 		cgroup: rig.NewCgroup(t), files: t.TempDir(), bpffs: rig.BPFFS(t),
 	}
 	rig.Address(t, h.ns, "lo", "192.0.2.1/32")
@@ -48,7 +48,7 @@ func newRoadstead(t *testing.T) *roadstead {
 			"--ready-address=" + metricsAddress, "--metrics-address=" + metricsAddress}, own...), h.flags...)
 		return rig.NewChild(t, nil, h.ns, "fairlead", args...)
 	}
-	q := &roadstead{&mole{harbour: h, pods: map[string]*pod{}}, prove}
+	q := &roadstead{&oneNodeThreePods{oneNodeWithAgent: h, pods: map[string]*pod{}}, prove}
 	for i, name := range []string{"a", "b", "c"} {
 		q.berth(name, i+2)
 		q.says(rig.NewChild(t, h.cgroup, q.pods[name].Netns, "sayBack", "80"), "ready")
@@ -79,7 +79,7 @@ func (q *roadstead) berth(name string, last int) {
 }
 
 // note records a pod's network namespace in a directory as the runtime does.
-func (q *mole) note(name, cache string) {
+func (q *oneNodeThreePods) note(name, cache string) {
 	q.t.Helper()
 	const dir = "/run/netns"
 	q.must(os.MkdirAll(dir, 0o755))
@@ -158,7 +158,7 @@ ports: [{name: http, port: 80}]
 endpoints: [{addresses: [10.9.0.3], conditions: {ready: true}}]
 `)
 	q.start()
-	q.until("an agent answers", func() bool { return strings.Contains(q.judged(), "mode ") })
+	q.until("an agent answers", func() bool { return strings.Contains(q.statusText(), "mode ") })
 	q.takesPart(2)
 	q.ready()
 	ab, cb := q.chat("a", "b"), q.chat("c", "b")
@@ -168,7 +168,7 @@ endpoints: [{addresses: [10.9.0.3], conditions: {ready: true}}]
 	if entries, err := os.ReadDir(filepath.Join(q.bpffs, "fairlead")); err != nil || len(entries) != 1 || entries[0].Name() != "sockmap" {
 		t.Errorf("pinned is more than what lets connections go past TCP: %v, %v", entries, err)
 	}
-	text := q.judged()
+	text := q.statusText()
 	for _, part := range []string{"mode ", "accelerate-only: connections between pods may bypass TCP", "past TCP", "2 pods may take part", "InvalidAccelerate", "\nhealthy\n"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("the status has no %q:\n%s", part, text)
@@ -201,7 +201,7 @@ endpoints: [{addresses: [10.9.0.3], conditions: {ready: true}}]
 	q.until("they speak past TCP again", func() bool { q.ask(ab, 40); return q.list()[0].Redirected != before })
 
 	q.kill()
-	if text := q.judged(); !strings.Contains(text, "accelerate-only") || !strings.Contains(text, "no others start to") || strings.Contains(text, "no fairlead maps") {
+	if text := q.statusText(); !strings.Contains(text, "accelerate-only") || !strings.Contains(text, "no others start to") || strings.Contains(text, "no fairlead maps") {
 		t.Errorf("without an agent the status is\n%s", text)
 	}
 	q.run("cleanup")
@@ -267,7 +267,7 @@ func TestAccelerateOnlyAfterAnother(t *testing.T) {
 			t.Error("it has ended, and says that all is well")
 		}
 	case <-time.After(patience):
-		t.Fatalf("it runs\n%s", q.judged())
+		t.Fatalf("it runs\n%s", q.statusText())
 	}
 	q.run("cleanup")
 	q.prove()
@@ -279,7 +279,7 @@ func TestAccelerateOnlyAfterAnother(t *testing.T) {
 // TCP too, by IPv4 and IPv6, if they are selected by the agent's own configuration.
 func TestAccelerateAfterAnother(t *testing.T) {
 	rig.Root(t)
-	q := &mole{harbour: newHarbour(t, "--sockmap=true", "--pod-network=chained", "--accelerate-selector=app in (a, b)"), pods: map[string]*pod{}}
+	q := &oneNodeThreePods{oneNodeWithAgent: newOneNodeWithAgent(t, "--sockmap=true", "--pod-network=chained", "--accelerate-selector=app in (a, b)"), pods: map[string]*pod{}}
 	rig.Bridge(t, q.ns, "br0")
 	rig.Address(t, q.ns, "br0", "10.9.0.1/24", "fd09::1/64")
 	q.configure("1.0.0", fmt.Sprintf(`{"type": %q, "notes": %q, "peer": "bridge"}`, fakeName, fakes(t, q.node)), entry)

@@ -52,7 +52,7 @@ func newQueues(pair int) (*queues.Keeper, error) {
 // pace returns the sum of what the pods with a rate have sent or, with gets, received.
 func (n *node) pace(gets bool) (sum maps.Pace) {
 	n.t.Helper()
-	m, err := maps.Open(datapath.MapsDir(n.Carry.BPFFS), true)
+	m, err := maps.Open(datapath.MapsDir(n.Forwarding.BPFFS), true)
 	n.must(err)
 	defer m.Close()
 	list, err := maps.Paces(m.PodRates, m.PodPaces)
@@ -130,14 +130,14 @@ func TestBandwidth(t *testing.T) {
 	rig.Root(t)
 	needFq(t)
 	const rate = 10e6 / 8
-	w := newTownOf(t, true, func(s *served) { s.Rates = map[string]maps.Rates{"a": {Out: rate, In: rate}} })
+	w := newOneNodeOf(t, true, func(s *agentConfig) { s.Rates = map[string]maps.Rates{"a": {Out: rate, In: rate}} })
 	rig.Route(t, w.outside, "10.1.0.0/24", "198.51.100.1")
 	both := func(a, b maps.Rates) map[string]maps.Rates { return map[string]maps.Rates{"a": a, "b": b} }
-	w.part(t, "alone", nil, func(t *testing.T) { w.keeps(t, 50, 10, 2) })
-	w.part(t, "BBR", map[string]maps.Rates{"a": {Out: rate}}, w.keepsByBBR)
-	w.part(t, "interfaces", map[string]maps.Rates{"a": {Out: rate}}, w.keepsAllInterfaces)
-	w.part(t, "two", both(maps.Rates{Out: 6e6 / 8}, maps.Rates{Out: 3e6 / 8}), w.keepsTwo)
-	w.part(t, "shared", nil, w.keepsShared)
+	w.part(t, "alone", nil, func(t *testing.T) { w.limitsRates(t, 50, 10, 2) })
+	w.part(t, "BBR", map[string]maps.Rates{"a": {Out: rate}}, w.limitsBBR)
+	w.part(t, "interfaces", map[string]maps.Rates{"a": {Out: rate}}, w.limitsAllInterfaces)
+	w.part(t, "two", both(maps.Rates{Out: 6e6 / 8}, maps.Rates{Out: 3e6 / 8}), w.limitsTwoPods)
+	w.part(t, "shared", nil, w.limitsShares)
 	w.part(t, "preferred", nil, w.prefersClass)
 	w.part(t, "bands", both(inClass(maps.Guaranteed), inClass(maps.BestEffort)), func(t *testing.T) { w.preferBands(t, outsiders[false]) })
 	// At this rate, it waits for a tenth of a second.
@@ -155,8 +155,8 @@ func TestBandwidthByStack(t *testing.T) {
 	rig.Root(t)
 	needFq(t)
 	// Without a rate at first, so that the pods make packets of the usual size.
-	w := newTownOf(t, false, func(s *served) { s.Rates = map[string]maps.Rates{} })
-	w.part(t, "alone", nil, func(t *testing.T) { w.keeps(t, 10, 2) })
+	w := newOneNodeOf(t, false, func(s *agentConfig) { s.Rates = map[string]maps.Rates{} })
+	w.part(t, "alone", nil, func(t *testing.T) { w.limitsRates(t, 10, 2) })
 	w.part(t, "bands", map[string]maps.Rates{"a": inClass(maps.Guaranteed), "b": inClass(maps.BestEffort)},
 		func(t *testing.T) { w.preferBands(t, outsiders[true]) })
 }
@@ -174,10 +174,10 @@ func (n *node) part(t *testing.T, name string, rates map[string]maps.Rates, is f
 	})
 }
 
-// keeps checks that a pod keeps to those of the rates, in Mbit/s, that this machine can judge, by
+// limitsRates checks that a pod keeps to those of the rates, in Mbit/s, that this machine can judge, by
 // IPv4 and IPv6 and with any number of flows, that nothing is lost, and that another pod is not
 // slowed down. Rates below 10 Mbit/s are judged only if no higher one could be.
-func (w *town) keeps(t *testing.T, rates ...float64) {
+func (w *oneNode) limitsRates(t *testing.T, rates ...float64) {
 	most := measured(t, w.pods[1].Netns, w.outside, outsiders[true], 1, 2000)
 	t.Logf("without a rate: %.3f Mbit/s", most*8/1e6)
 	judged := false
@@ -190,7 +190,7 @@ func (w *town) keeps(t *testing.T, rates ...float64) {
 		case mbit < 10 && judged:
 		case rate > most/4: // a processor that is nearly busy says nothing about the rate
 			t.Logf("%.0f Mbit/s is too near to that, and is not judged", mbit)
-		case !w.judge(t, rate, within):
+		case !w.measureRate(t, rate, within):
 			t.Logf("%.0f Mbit/s is more than this machine sends just now, and is not judged", mbit)
 		default:
 			judged = true
@@ -201,16 +201,16 @@ func (w *town) keeps(t *testing.T, rates ...float64) {
 	}
 }
 
-// judge has a pod send and get at a rate by UDP and TCP, out of the node and within it, and another
+// measureRate has a pod send and get at a rate by UDP and TCP, out of the node and within it, and another
 // pod send as fast as it can. It returns false if the machine is too busy for that.
-func (w *town) judge(t *testing.T, rate, within float64) bool {
+func (w *oneNode) measureRate(t *testing.T, rate, within float64) bool {
 	t.Helper()
 	w.rerate(map[string]maps.Rates{"a": {Out: uint64(rate), In: uint64(rate)}})
 	a, b := w.pods[0], w.pods[1]
-	if !w.keepsTo(t, a.Netns, w.outside, outsiders[true], rate, 16, within) ||
-		!w.keepsTo(t, a.Netns, w.outside, outsiders[false], rate, 1, within) ||
-		!w.keepsTo(t, a.Netns, b.Netns, b.addr[true], rate, 1, within) ||
-		!w.keepsTo(t, a.Netns, w.ns, nodeAddrs[false], rate, 16, within) ||
+	if !w.sendsAtRate(t, a.Netns, w.outside, outsiders[true], rate, 16, within) ||
+		!w.sendsAtRate(t, a.Netns, w.outside, outsiders[false], rate, 1, within) ||
+		!w.sendsAtRate(t, a.Netns, b.Netns, b.addr[true], rate, 1, within) ||
+		!w.sendsAtRate(t, a.Netns, w.ns, nodeAddrs[false], rate, 16, within) ||
 		!w.getsAt(t, w.ns, a.Netns, a.addr[true], rate, 1, within) ||
 		!w.getsAt(t, b.Netns, a.Netns, a.addr[false], rate, 16, within) {
 		return false
@@ -227,7 +227,7 @@ func (w *town) judge(t *testing.T, rate, within float64) bool {
 
 // requireFree fails the test unless a pod without a rate sends faster than one with a rate. On a
 // busy machine this may take several attempts.
-func (w *town) requireFree(t *testing.T, p *pod, rate float64) {
+func (w *oneNode) requireFree(t *testing.T, p *pod, rate float64) {
 	t.Helper()
 	var got float64
 	for n := 0; n < 5 && got < 1.5*rate; n++ {
@@ -238,9 +238,9 @@ func (w *town) requireFree(t *testing.T, p *pod, rate float64) {
 	}
 }
 
-// keepsTo checks that a pod sends at its rate. It returns false if the machine was too busy for it
+// sendsAtRate checks that a pod sends at its rate. It returns false if the machine was too busy for it
 // to send that fast.
-func (n *node) keepsTo(t *testing.T, from, at *rig.Netns, to netip.Addr, rate float64, flows int, within float64) bool {
+func (n *node) sendsAtRate(t *testing.T, from, at *rig.Netns, to netip.Addr, rate float64, flows int, within float64) bool {
 	t.Helper()
 	want, all := leaves(rate, to.Is4())
 	before := n.pace(false)
@@ -252,7 +252,7 @@ func (n *node) keepsTo(t *testing.T, from, at *rig.Netns, to netip.Addr, rate fl
 	return ok
 }
 
-// getsAt is keepsTo for what a pod gets. What it is sent at once must have to wait for less than
+// getsAt is sendsAtRate for what a pod gets. What it is sent at once must have to wait for less than
 // half a second.
 func (n *node) getsAt(t *testing.T, from, at *rig.Netns, to netip.Addr, rate float64, flows int, within float64) bool {
 	t.Helper()
@@ -283,19 +283,19 @@ func requireRate(t *testing.T, what string, got, want, within float64) {
 	say("%s: %.3f of %.3f Mbit/s, %+.2f %%", what, got*8/1e6, want*8/1e6, (got/want-1)*100)
 }
 
-// streamsAt is keepsTo for TCP, to the host outside.
-func (w *town) streamsAt(t *testing.T, to netip.Addr, rate float64, flows int, within float64) {
+// streamsAt is sendsAtRate for TCP, to the host outside.
+func (w *oneNode) streamsAt(t *testing.T, to netip.Addr, rate float64, flows int, within float64) {
 	t.Helper()
 	w.streamsBy(t, streamed, w.pods[0].Netns, w.outside, to, rate, flows, within)
 }
 
-// streamsBetween is keepsTo for TCP, between any two namespaces.
+// streamsBetween is sendsAtRate for TCP, between any two namespaces.
 func (n *node) streamsBetween(t *testing.T, from, at *rig.Netns, to netip.Addr, rate float64, flows int, within float64) {
 	t.Helper()
 	n.streamsBy(t, streamedByOne, from, at, to, rate, flows, within)
 }
 
-// streamsBy is keepsTo for TCP, with a function that measures. A connection that always has more to
+// streamsBy is sendsAtRate for TCP, with a function that measures. A connection that always has more to
 // send grows until a packet is lost. Bytes count when they are read, so a busy machine affects the
 // result, and a result that is too low is measured again.
 func (n *node) streamsBy(t *testing.T, streams func(*testing.T, *rig.Netns, *rig.Netns, netip.Addr, int, int) float64, from, at *rig.Netns, to netip.Addr,
@@ -341,16 +341,16 @@ func leavesStreams(t *testing.T, from *rig.Netns, rate float64, is4 bool) (want 
 func TestBandwidthTunnel(t *testing.T) {
 	rig.Root(t)
 	needFq(t)
-	k := newSpeakers(t, land{
+	k := newSpeakers(t, lanForm{
 		mode: fabric.VXLAN, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, size: 2,
 		rates: map[string]maps.Rates{"p1": {Out: 10e6 / 8}},
 	})
-	k.tell(k.objects)
+	k.announceNodes(k.objects)
 	first, from, at := k.nodes[0], k.pods[0], k.pods[1]
 	rate := judgeable(t, "by UDP", measured(t, at.Netns, from.Netns, from.addr[true], 1, 2000))
 	first.rerate(map[string]maps.Rates{"p1": {Out: uint64(rate)}})
 	for _, to := range at.addr {
-		if !first.keepsTo(t, from.Netns, at.Netns, to, rate, 16, 0.02) {
+		if !first.sendsAtRate(t, from.Netns, at.Netns, to, rate, 16, 0.02) {
 			t.Fatal("the machine is too busy to judge the rate")
 		}
 	}

@@ -83,7 +83,7 @@ func weigh([]string) int {
 func TestBig(t *testing.T) {
 	for _, bypass := range []bool{true, false} {
 		t.Run(map[bool]string{true: "past the stack", false: "by the stack"}[bypass], func(t *testing.T) {
-			w := newTownOf(t, bypass, func(s *served) { s.Big = true })
+			w := newOneNodeOf(t, bypass, func(s *agentConfig) { s.Big = true })
 			w.must(w.outside.Do(func() error { // as on another node with large packets
 				_, err := newBig(t.TempDir(), !bypass)
 				return err
@@ -95,7 +95,7 @@ func TestBig(t *testing.T) {
 				w.serve(t, clusterIP(is4, 10), b.addr[is4])
 				w.serve(t, clusterIP(is4, 11), outsiders[is4])
 				w.serveAs(t, maps.ExternalIP, clusterIP(is4, 12), outsiders[is4])
-				rig.Route(t, w.outside, netip.PrefixFrom(clusterIP(is4, 12), clusterIP(is4, 12).BitLen()).String(), towns[is4].String())
+				rig.Route(t, w.outside, netip.PrefixFrom(clusterIP(is4, 12), clusterIP(is4, 12).BitLen()).String(), nodeOutsideAddrs[is4].String())
 				for _, way := range []struct {
 					what string
 					from *rig.Netns
@@ -104,13 +104,13 @@ func TestBig(t *testing.T) {
 					seen netip.Addr
 				}{
 					{"pod to pod", a.Netns, b.addr[is4], b.Netns, a.addr[is4]},
-					{"pod to outside", a.Netns, outsiders[is4], w.outside, towns[is4]},
+					{"pod to outside", a.Netns, outsiders[is4], w.outside, nodeOutsideAddrs[is4]},
 					{"pod to node", a.Netns, nodeAddrs[is4], w.ns, a.addr[is4]},
 					{"node to pod", w.ns, b.addr[is4], b.Netns, nodeAddrs[is4]},
 					{"outside to pod", w.outside, b.addr[is4], b.Netns, outsiders[is4]},
 					{"pod to pod by a service", a.Netns, clusterIP(is4, 10), b.Netns, a.addr[is4]},
-					{"pod to outside by a service", a.Netns, clusterIP(is4, 11), w.outside, towns[is4]},
-					{"outside to outside by a service", w.outside, clusterIP(is4, 12), w.outside, towns[is4]},
+					{"pod to outside by a service", a.Netns, clusterIP(is4, 11), w.outside, nodeOutsideAddrs[is4]},
+					{"outside to outside by a service", w.outside, clusterIP(is4, 12), w.outside, nodeOutsideAddrs[is4]},
 				} {
 					large := is4 || bypass
 					frame := w.largest(way.from, way.to, way.seen, way.at, large)
@@ -124,7 +124,7 @@ func TestBig(t *testing.T) {
 			// segments packets that are too large.
 			w.must(w.ns.Do(func() error { _, err := bigtcp.Restore(w.Dir); return err }))
 			for is4, to := range outsiders {
-				if frame := w.largest(a.Netns, to, towns[is4], w.outside, false); frame > usualFrame {
+				if frame := w.largest(a.Netns, to, nodeOutsideAddrs[is4], w.outside, false); frame > usualFrame {
 					t.Errorf("after that, IPv4 %t: the largest packet has %d bytes", is4, frame)
 				}
 			}
@@ -135,7 +135,7 @@ func TestBig(t *testing.T) {
 // largest has one namespace send much to another, and returns the size of the largest frame that
 // comes in there. How large the kernel makes packets depends on how fast they are acknowledged, so
 // it sends again if none was as large as allowed.
-func (w *town) largest(from *rig.Netns, to, seen netip.Addr, at *rig.Netns, large bool) (size int) {
+func (w *oneNode) largest(from *rig.Netns, to, seen netip.Addr, at *rig.Netns, large bool) (size int) {
 	w.t.Helper()
 	for range 10 {
 		scale := rig.NewChild(w.t, nil, at, "weigh")

@@ -19,10 +19,10 @@ var parts = []string{"left", "right"}
 func TestBandwidthBond(t *testing.T) {
 	rig.Root(t)
 	needFq(t)
-	w := newTownBy(t, true, func(in, outside *rig.Netns) { bondBetween(t, in, outside) }, func(s *served) { s.Rates = map[string]maps.Rates{} })
+	w := newOneNodeLinked(t, true, func(in, outside *rig.Netns) { bondBetween(t, in, outside) }, func(s *agentConfig) { s.Rates = map[string]maps.Rates{} })
 	rate := judgeable(t, "by UDP", measured(t, w.pods[1].Netns, w.outside, outsiders[true], 1, 2000))
 	w.rerate(map[string]maps.Rates{"a": {Out: uint64(rate)}})
-	before := w.carriedBy(t)
+	before := w.bytesByLink(t)
 	for is4, to := range outsiders {
 		want, all := leaves(rate, is4)
 		passed := w.pace(false)
@@ -39,15 +39,15 @@ func TestBandwidthBond(t *testing.T) {
 	if over := w.queued("eth0"); len(over) > 0 {
 		t.Errorf("the bond has a queue too: %v", over)
 	}
-	for name, bytes := range w.carriedBy(t) {
+	for name, bytes := range w.bytesByLink(t) {
 		if bytes -= before[name]; bytes < rate/10 { // of more than two seconds' worth
 			t.Errorf("%s has carried %.0f bytes", name, bytes)
 		}
 	}
 }
 
-// carriedBy returns how many bytes have left the queues of each part of the bond.
-func (w *town) carriedBy(t *testing.T) map[string]float64 {
+// bytesByLink returns how many bytes have left the queues of each part of the bond.
+func (w *oneNode) bytesByLink(t *testing.T) map[string]float64 {
 	t.Helper()
 	bytes := map[string]float64{}
 	for _, name := range parts {

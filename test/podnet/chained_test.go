@@ -48,11 +48,11 @@ func atBridge(container string, pod *netlink.Handle, port netlink.Link, device n
 	return addrs, err
 }
 
-// newChained returns a town whose pods have devices of another plugin, at a bridge. The first pod
+// newChained returns a node whose pods have devices of another plugin, at a bridge. The first pod
 // has the rates that its runtime asks for.
-func newChained(t *testing.T, rate uint64) *town {
+func newChained(t *testing.T, rate uint64) *oneNode {
 	t.Helper()
-	w := &town{}
+	w := &oneNode{}
 	w.node = newNodeOf(t, func(n *node) {
 		rig.Address(t, n.ns, "lo", "192.0.2.1/32", "2001:db8::1/128")
 		w.outside = rig.NewNetns(t, "outside")
@@ -63,7 +63,7 @@ func newChained(t *testing.T, rate uint64) *town {
 		rig.Address(t, n.ns, "br0", "10.9.0.1/24", "fd09::1/64")
 		rig.Route(t, w.outside, "10.9.0.0/24", "198.51.100.1")
 		rig.Route(t, w.outside, "fd09::/64", "2001:db8:1::1")
-		n.Carry = &carried{BPFFS: rig.BPFFS(t), Cgroup: rig.NewCgroup(t).Path()}
+		n.Forwarding = &forwarding{BPFFS: rig.BPFFS(t), Cgroup: rig.NewCgroup(t).Path()}
 		n.Chained, n.Rates = true, map[string]maps.Rates{"a": {Out: rate, In: rate}}
 	})
 	n := w.node
@@ -134,8 +134,8 @@ func TestBandwidthAfterAnother(t *testing.T) {
 	const rate, within = 10e6 / 8, 0.02
 	w := newChained(t, rate)
 	a, b := w.pods[0], w.pods[1]
-	if !w.keepsTo(t, a.Netns, w.outside, outsiders[true], rate, 16, within) || !w.keepsTo(t, a.Netns, b.Netns, b.addr[false], rate, 1, within) ||
-		!w.keepsTo(t, a.Netns, w.ns, bridges[true], rate, 1, within) || !w.getsAt(t, w.outside, a.Netns, a.addr[false], rate, 1, within) ||
+	if !w.sendsAtRate(t, a.Netns, w.outside, outsiders[true], rate, 16, within) || !w.sendsAtRate(t, a.Netns, b.Netns, b.addr[false], rate, 1, within) ||
+		!w.sendsAtRate(t, a.Netns, w.ns, bridges[true], rate, 1, within) || !w.getsAt(t, w.outside, a.Netns, a.addr[false], rate, 1, within) ||
 		!w.getsAt(t, b.Netns, a.Netns, a.addr[true], rate, 16, within) {
 		t.Fatal("the machine is too busy to judge the rate")
 	}

@@ -123,8 +123,8 @@ func (e enforcer) rangeEpochs(addrs map[bool]netip.Addr) bool {
 	return true
 }
 
-// judged returns how many packets kube-network-policies has accepted and dropped.
-func (e enforcer) judged() (accepted, dropped int) {
+// counts returns how many packets kube-network-policies has accepted and dropped.
+func (e enforcer) counts() (accepted, dropped int) {
 	e.t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(_ context.Context, network, at string) (conn net.Conn, err error) {
 		err = e.ns.Do(func() error {

@@ -153,7 +153,7 @@ func (l *leader) write(line []byte) {
 	}
 }
 
-func (l *leader) tell(nodes []*model.Node) {
+func (l *leader) announceNodes(nodes []*model.Node) {
 	l.t.Helper()
 	text, err := json.Marshal(nodes)
 	if err != nil {
@@ -219,7 +219,7 @@ func (l *leader) routes() []string {
 // and that nodes reach the pods of other nodes.
 func TestFabric(t *testing.T) {
 	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
-		for _, l := range []land{
+		for _, l := range []lanForm{
 			{name: "IPv4", addr4: true, pods4: true},
 			{name: "IPv6", addr6: true, pods6: true},
 			{name: "dual", addr4: true, addr6: true, pods4: true, pods6: true},
@@ -229,7 +229,7 @@ func TestFabric(t *testing.T) {
 			t.Run(mode+", "+l.name, func(t *testing.T) {
 				l.mode = mode
 				k := newSpeakers(t, l)
-				k.tell(k.objects)
+				k.announceNodes(k.objects)
 				for i := range k.pods {
 					k.reach(t, &l, i, (i+1)%3)
 				}
@@ -240,7 +240,7 @@ func TestFabric(t *testing.T) {
 
 // reach has a pod and its node ask a pod of another node, and the pod also that node, by every
 // protocol.
-func (k *kingdom) reach(t *testing.T, l *land, i, j int) {
+func (k *nodesOnLAN) reach(t *testing.T, l *lanForm, i, j int) {
 	t.Helper()
 	for is4, to := range k.pods[j].addr {
 		for _, protocol := range []string{"tcp", "udp", "icmp"} {
@@ -301,12 +301,12 @@ func networkOf(node *model.Node, is4 bool) netip.Addr {
 func TestFabricChanges(t *testing.T) {
 	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
 		t.Run(mode, func(t *testing.T) {
-			l := land{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true}
+			l := lanForm{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true}
 			k := newSpeakers(t, l)
-			k.tell(k.objects[:2])
-			k.tell(k.objects)
+			k.announceNodes(k.objects[:2])
+			k.announceNodes(k.objects)
 			k.reach(t, &l, 0, 2)
-			k.tell(k.objects[:2])
+			k.announceNodes(k.objects[:2])
 			if want := []string{"10.1.0.0/24", "10.2.0.0/24", "fd00:1::/64", "fd00:2::/64"}; !reflect.DeepEqual(k.leaders[0].routes(), want) {
 				t.Errorf("routes %q, want %q", k.leaders[0].routes(), want)
 			}
@@ -322,7 +322,7 @@ func TestFabricChanges(t *testing.T) {
 			for _, cidr := range []string{"0.0.0.0/0", "::/0", "10.1.0.128/25", "198.51.100.0/24"} {
 				thief.PodCIDRs = append(thief.PodCIDRs, netip.MustParsePrefix(cidr))
 			}
-			at.tell([]*model.Node{thief, k.objects[0], k.objects[1]})
+			at.announceNodes([]*model.Node{thief, k.objects[0], k.objects[1]})
 			at.until("refused", func(s fabric.Stats) bool { return len(s.Refused) == 6 && len(at.routes()) == 4 })
 			k.reach(t, &l, 0, 1)
 
@@ -330,14 +330,14 @@ func TestFabricChanges(t *testing.T) {
 			k.reach(t, &l, 0, 1)
 			at = newLeader(t, k.nodes[0].ns, mode, "n1")
 			k.leaders[0] = at
-			at.tell(k.objects[:2])
+			at.announceNodes(k.objects[:2])
 			if after := at.untilRoutes(4); after.Changes > 0 {
 				t.Errorf("the next agent made %d changes", after.Changes)
 			}
 			at.Kill()
 			other := map[string]string{fabric.Native: fabric.VXLAN, fabric.VXLAN: fabric.None}[mode]
 			at = newLeader(t, k.nodes[0].ns, other, "n1")
-			at.tell(k.objects[:2])
+			at.announceNodes(k.objects[:2])
 			if other == fabric.None {
 				at.until("empty", func(fabric.Stats) bool { return len(at.routes()) == 0 && !at.hasDevice() })
 				return
@@ -376,9 +376,9 @@ func (l *leader) removeAll() {
 
 // TestFabricUnsynced checks that nothing is removed before the agent knows which nodes there are.
 func TestFabricUnsynced(t *testing.T) {
-	l := land{mode: fabric.VXLAN, addr4: true, pods4: true}
+	l := lanForm{mode: fabric.VXLAN, addr4: true, pods4: true}
 	k := newSpeakers(t, l)
-	k.tell(k.objects)
+	k.announceNodes(k.objects)
 	k.leaders[0].Kill()
 	self, err := json.Marshal(k.objects[0])
 	if err != nil {
@@ -421,17 +421,17 @@ func TestFabricScale(t *testing.T) {
 				return at.until(what, func(s fabric.Stats) bool { return s.Nodes == nodes && s.Routes == 2*nodes+2 && s.Error == "" })
 			}
 			began := time.Now()
-			at.tell(objects[:many])
+			at.announceNodes(objects[:many])
 			first := wait("all there", many-1)
 			t.Logf("%d nodes: %d changes, %s", many, first.Changes, time.Since(began).Round(time.Millisecond))
 			if left := at.routes(); len(left) != 2*many {
 				t.Errorf("%d routes, want %d", len(left), 2*many)
 			}
 			began = time.Now()
-			at.tell(objects)
+			at.announceNodes(objects)
 			one := wait("one more", many)
 			t.Logf("one more: %d changes, %s", one.Changes-first.Changes, time.Since(began).Round(time.Millisecond))
-			at.tell(objects[:many])
+			at.announceNodes(objects[:many])
 			gone := wait("one less", many-1)
 			each := uint64(2) // a route of each family
 			if mode == fabric.VXLAN {
@@ -465,7 +465,7 @@ func TestTunnelWithoutIPv6(t *testing.T) {
 		})
 	}
 	l := newLeader(t, ns, fabric.VXLAN, "n1")
-	l.tell(nodes)
+	l.announceNodes(nodes)
 	l.until("an error", func(s fabric.Stats) bool {
 		return strings.Contains(s.Error, "set net.ipv6.conf.flvxlan0.disable_ipv6=0")
 	})

@@ -83,7 +83,7 @@ func fields() []field {
 }
 
 func testFields(t *testing.T, kind cni.Kind) {
-	w := newTownOf(t, false, func(s *served) { s.Kind, s.Rates = kind, map[string]maps.Rates{"b": {Out: slow}} })
+	w := newOneNodeOf(t, false, func(s *agentConfig) { s.Kind, s.Rates = kind, map[string]maps.Rates{"b": {Out: slow}} })
 	attacker, victim := w.pods[0], w.pods[1]
 	seen := w.watchFields(t, attacker)
 	for _, f := range fields() {
@@ -205,7 +205,7 @@ type seen struct {
 	fields  [4]uint32
 }
 
-func (w *town) watchFields(t *testing.T, p *pod) watched {
+func (w *oneNode) watchFields(t *testing.T, p *pod) watched {
 	t.Helper()
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 20, MaxEntries: 1})
 	w.must(err)
@@ -248,9 +248,9 @@ func (w watched) clear(t *testing.T) {
 }
 
 // dropped returns how many packets were dropped at pods' devices.
-func (w *town) dropped(t *testing.T) (packets uint64) {
+func (w *oneNode) dropped(t *testing.T) (packets uint64) {
 	t.Helper()
-	m, err := maps.Open(datapath.MapsDir(w.Carry.BPFFS), true)
+	m, err := maps.Open(datapath.MapsDir(w.Forwarding.BPFFS), true)
 	w.must(err)
 	defer m.Close()
 	list, err := observe.ReadCounters(m.Counters)

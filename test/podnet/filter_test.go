@@ -79,10 +79,10 @@ func TestFilterOfAnother(t *testing.T) {
 		rig.Lacking(t, "cluster", "there is no nft, of Debian's nftables")
 	}
 	for _, byStack := range []bool{true, false} {
-		l := land{mode: fabric.Native, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: byStack}
+		l := lanForm{mode: fabric.Native, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: byStack}
 		t.Run(l.how(), func(t *testing.T) {
 			k := newSpeakers(t, l)
-			k.tell(k.objects)
+			k.announceNodes(k.objects)
 			// The servers are on the clients' node and on another; each node enforces the policy
 			// for its own.
 			denied, far := k.pods[0], k.pods[1]

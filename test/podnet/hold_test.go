@@ -30,7 +30,7 @@ func TestSendersHeld(t *testing.T) {
 		unit = 2 << 10 // granularity of the windows that a pod announces
 	)
 	for _, bypass := range []bool{true, false} {
-		w := newTownOf(t, bypass, func(s *served) { s.Rates = map[string]maps.Rates{"a": {In: rate}} })
+		w := newOneNodeOf(t, bypass, func(s *agentConfig) { s.Rates = map[string]maps.Rates{"a": {In: rate}} })
 		rig.Route(t, w.outside, "10.1.0.0/24", "198.51.100.1")
 		rig.Route(t, w.outside, "fd00:1::/64", "2001:db8:1::1")
 		for _, is4 := range []bool{true, false} {
@@ -56,7 +56,7 @@ func TestSendersHeld(t *testing.T) {
 // leavesEnds checks that only segments of a connection that still has a socket announce a smaller
 // window. When a connection's socket is gone, the kernel answers for it, from one socket for all
 // such connections, so nothing says in which unit those segments give their window.
-func (w *town) leavesEnds(t *testing.T) {
+func (w *oneNode) leavesEnds(t *testing.T) {
 	a := w.pods[0]
 	w.sets(t, a.Netns, "net/ipv4/tcp_window_scaling", "0")
 	var listener net.Listener
@@ -78,7 +78,7 @@ func (w *town) leavesEnds(t *testing.T) {
 	server, err := listener.Accept()
 	w.must(err)
 	w.must(heard.SetReadDeadline(time.Now().Add(patience)))
-	w.tell(bpf.MapsReceiveWindow{Bytes: 1, Part: 4, FlowsBefore: ^uint64(0)})
+	w.setWindow(bpf.MapsReceiveWindow{Bytes: 1, Part: 4, FlowsBefore: ^uint64(0)})
 	w.must(server.Close())
 	held := windowAt(t, heard, 8, fin)
 	w.until("the pod's end has no socket any more", func() bool { return w.isEnding(a, 8, client.LocalAddr().(*net.TCPAddr).Port) })
@@ -89,11 +89,11 @@ func (w *town) leavesEnds(t *testing.T) {
 }
 
 // held returns how much a sender may have in flight to a pod whose row has this window.
-func (w *town) held(t *testing.T, to netip.AddrPort, is bpf.MapsReceiveWindow) (window int) {
+func (w *oneNode) held(t *testing.T, to netip.AddrPort, is bpf.MapsReceiveWindow) (window int) {
 	t.Helper()
 	// A machine that pauses starts another round, which may have another part.
 	for range 5 {
-		same := w.tell(is)
+		same := w.setWindow(is)
 		w.sendsToGroup(w.pods[0])
 		w.must(w.outside.Do(func() (err error) {
 			window, err = windowOf(to)
@@ -107,11 +107,11 @@ func (w *town) held(t *testing.T, to netip.AddrPort, is bpf.MapsReceiveWindow) (
 	return 0
 }
 
-// tell starts a round in which the row of the pod with a rate has this window. It returns a
+// setWindow starts a round in which the row of the pod with a rate has this window. It returns a
 // function that reports whether that round still lasts.
-func (w *town) tell(is bpf.MapsReceiveWindow) (goesOn func() bool) {
+func (w *oneNode) setWindow(is bpf.MapsReceiveWindow) (goesOn func() bool) {
 	w.t.Helper()
-	m, err := maps.Open(datapath.MapsDir(w.Carry.BPFFS), false)
+	m, err := maps.Open(datapath.MapsDir(w.Forwarding.BPFFS), false)
 	w.must(err)
 	w.t.Cleanup(func() { m.Close() })
 	var key bpf.MapsPaceKey
@@ -135,7 +135,7 @@ func (w *town) tell(is bpf.MapsReceiveWindow) (goesOn func() bool) {
 
 // sendsToGroup sends a packet from the node to all nodes on a pod's link, as the kernel's own reports
 // of groups are. It counts as no sender.
-func (w *town) sendsToGroup(p *pod) {
+func (w *oneNode) sendsToGroup(p *pod) {
 	w.t.Helper()
 	w.must(w.ns.Do(func() error {
 		conn, err := net.Dial("udp6", fmt.Sprintf("[ff02::1%%%s]:9", p.device()))

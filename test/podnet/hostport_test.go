@@ -24,8 +24,8 @@ func fairlead(args []string) int {
 	return 1
 }
 
-// harbour is a node with a whole agent, which reads objects from files, and a host outside.
-type harbour struct {
+// oneNodeWithAgent is a node with a whole agent, which reads objects from files, and a host outside.
+type oneNodeWithAgent struct {
 	*node
 	cgroup  *rig.Cgroup
 	outside *rig.Netns
@@ -36,10 +36,10 @@ type harbour struct {
 	lacks   string // what this kernel lacks, which makes the agent report that the node is degraded
 }
 
-// newHarbour returns a harbour whose agent gets these flags too.
-func newHarbour(t *testing.T, flags ...string) *harbour {
+// newOneNodeWithAgent returns a node whose agent gets these flags too.
+func newOneNodeWithAgent(t *testing.T, flags ...string) *oneNodeWithAgent {
 	t.Helper()
-	h := &harbour{files: t.TempDir(), bpffs: rig.BPFFS(t), agents: flags}
+	h := &oneNodeWithAgent{files: t.TempDir(), bpffs: rig.BPFFS(t), agents: flags}
 	if slices.Contains(flags, "--bandwidth=true") && lackingFq(t) != nil {
 		h.lacks = "has no fq"
 	}
@@ -80,7 +80,7 @@ func newHarbour(t *testing.T, flags ...string) *harbour {
 const metricsAddress = "127.0.0.1:10247"
 
 // get sends an HTTP request to the agent, as a kubelet does.
-func (h *harbour) get(path string) (answer string) {
+func (h *oneNodeWithAgent) get(path string) (answer string) {
 	h.t.Helper()
 	h.must(h.ns.Do(func() error {
 		conn, err := net.DialTimeout("tcp", metricsAddress, patience)
@@ -99,36 +99,36 @@ func (h *harbour) get(path string) (answer string) {
 }
 
 // ready waits until the agent has taken over.
-func (h *harbour) ready() {
+func (h *oneNodeWithAgent) ready() {
 	h.t.Helper()
 	if h.lacks == "" {
 		h.run("status", "--wait", "--wait-duration=60s")
 		return
 	}
 	h.until("nothing is wrong but that this kernel "+h.lacks, func() bool {
-		_, wrong, found := strings.Cut(h.judged(), "degraded:\n")
+		_, wrong, found := strings.Cut(h.statusText(), "degraded:\n")
 		return found && !slices.ContainsFunc(strings.Split(strings.TrimSpace(wrong), "\n"), func(line string) bool { return !strings.Contains(line, h.lacks) })
 	})
 }
 
-func (h *harbour) until(what string, done func() bool) {
+func (h *oneNodeWithAgent) until(what string, done func() bool) {
 	h.t.Helper()
 	for end := time.Now().Add(patience); !done(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			h.t.Fatalf("not in %v: %s\n%s", patience, what, h.judged())
+			h.t.Fatalf("not in %v: %s\n%s", patience, what, h.statusText())
 		}
 	}
 }
 
-// judged returns the status of a node that may be degraded.
-func (h *harbour) judged() string {
+// statusText returns the status of a node that may be degraded.
+func (h *oneNodeWithAgent) statusText() string {
 	args := append([]string{filepath.Join(command.in(h.t), "fairlead"), "status"}, h.flags...)
 	out, _ := rig.RunChild(nil, h.ns, "fairlead", args...) // the text says what is wrong
 	return out
 }
 
 // run runs a fairlead command, and returns what it prints.
-func (h *harbour) run(args ...string) string {
+func (h *oneNodeWithAgent) run(args ...string) string {
 	h.t.Helper()
 	args = append([]string{filepath.Join(command.in(h.t), "fairlead")}, append(args, h.flags...)...)
 	out, err := rig.RunChild(nil, h.ns, "fairlead", args...)
@@ -144,7 +144,7 @@ func mapping(host string, port any, protocol string) map[string]any {
 }
 
 // harboured returns a pod that asks for ports of the node, and listens.
-func (h *harbour) harboured(id string, ports ...map[string]any) *pod {
+func (h *oneNodeWithAgent) harboured(id string, ports ...map[string]any) *pod {
 	h.t.Helper()
 	p := h.pod(id)
 	p.caps = map[string]any{"portMappings": ports}
@@ -164,7 +164,7 @@ type reach struct {
 
 const refused = "refused"
 
-func (h *harbour) reach(when string, ways ...reach) {
+func (h *oneNodeWithAgent) reach(when string, ways ...reach) {
 	h.t.Helper()
 	for _, way := range ways {
 		protocol := way.protocol
@@ -182,7 +182,7 @@ func (h *harbour) reach(when string, ways ...reach) {
 // returns, from wherever they may, that they work without the agent and with the next one, and that
 // they end with the pod, however it ends.
 func TestHostPorts(t *testing.T) {
-	h := newHarbour(t)
+	h := newOneNodeWithAgent(t)
 	a := h.harboured("a", mapping("", 8080, "TCP"), mapping("198.51.100.2", 8081, "tcp"), mapping("127.0.0.1", 8082, "tcp"),
 		mapping("::1", 8082, "tcp"), mapping("0.0.0.0", 30080, "tcp"))
 	b := h.harboured("b", mapping("::", 8080, "udp"))

@@ -62,7 +62,7 @@ func (s *second) del() error {
 // removed and added again.
 func TestTwoInterfaces(t *testing.T) {
 	for _, bypass := range []bool{true, false} {
-		w := newTown(t, bypass)
+		w := newOneNode(t, bypass)
 		rig.Route(t, w.outside, "10.1.0.0/24", "198.51.100.1")
 		rig.Route(t, w.outside, "fd00:1::/64", "2001:db8:1::1")
 		a, b := w.pods[0], w.pods[1]
@@ -119,9 +119,9 @@ func requireWays(t *testing.T, p *pod) {
 	}
 }
 
-// keepsAllInterfaces checks that what a pod sends by two interfaces and in both families at the
+// limitsAllInterfaces checks that what a pod sends by two interfaces and in both families at the
 // same time is kept to its one rate.
-func (w *town) keepsAllInterfaces(t *testing.T) {
+func (w *oneNode) limitsAllInterfaces(t *testing.T) {
 	rate, a := float64(w.Rates["a"].Out), w.pods[0]
 	s := w.addSecond(a)
 	defer func() { w.must(s.del()) }()

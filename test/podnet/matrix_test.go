@@ -30,7 +30,7 @@ var kinds = []struct {
 	size           int
 }{{"TCP", "tcp", 20_000}, {"UDP", "udp", 10}, {"UDP, 8 KB", "udp", 8000}, {"ICMP echo", "icmp", 0}}
 
-// most is how many cells of a world may be wrong before the rest is skipped, because each may wait
+// most is how many cells of a setting may be wrong before the rest is skipped, because each may wait
 // long for an answer.
 const most = 5
 
@@ -39,7 +39,7 @@ const most = 5
 // and in _output/podnet/matrix.txt.
 func TestMatrix(t *testing.T) {
 	made, ran := &table{}, map[string]bool{}
-	for _, l := range []land{
+	for _, l := range []lanForm{
 		{name: "dual stack", addr4: true, addr6: true, pods4: true, pods6: true},
 		{name: "IPv6 only", addr6: true, pods6: true},
 	} {
@@ -47,7 +47,7 @@ func TestMatrix(t *testing.T) {
 			for _, byStack := range []bool{false, true} {
 				l.mode, l.byPrograms, l.byStack = mode, true, byStack
 				t.Run(fmt.Sprintf("%s, %s, %s", mode, l.name, l.how()), func(t *testing.T) {
-					newNation(t, l, made).talk()
+					newNodesAndHosts(t, l, made).talk()
 					ran[mode] = true
 				})
 			}
@@ -70,7 +70,7 @@ func TestMatrix(t *testing.T) {
 }
 
 // how says what carries the packets of pods.
-func (l *land) how() string {
+func (l *lanForm) how() string {
 	if l.byStack {
 		return "by the stack"
 	}
@@ -86,11 +86,11 @@ type person struct {
 	second bool                // the second pod of its node, with which the first one speaks
 }
 
-// nation is a kingdom with two pods on each node, and with two hosts outside: one has routes to
+// nodesAndHosts is nodesOnLAN with two pods on each node, and with two hosts outside: one has routes to
 // each pod by the pod's node, and the other by the node before that.
-type nation struct {
-	*kingdom
-	land
+type nodesAndHosts struct {
+	*nodesOnLAN
+	lanForm
 	t       *testing.T
 	people  []*person
 	table   *table
@@ -99,10 +99,10 @@ type nation struct {
 	through map[*person]bool // the hosts outside that reach pods by another node
 }
 
-func newNation(t *testing.T, l land, made *table) *nation {
+func newNodesAndHosts(t *testing.T, l lanForm, made *table) *nodesAndHosts {
 	t.Helper()
-	n := &nation{kingdom: newKingdom(t, l), land: l, t: t, table: made, through: map[*person]bool{}}
-	n.tell(n.objects)
+	n := &nodesAndHosts{nodesOnLAN: newNodesOnLAN(t, l), lanForm: l, t: t, table: made, through: map[*person]bool{}}
+	n.announceNodes(n.objects)
 	for i, node := range n.nodes {
 		second := node.pod(fmt.Sprintf("q%d", i+1))
 		node.mustAdd(second)
@@ -128,10 +128,10 @@ func byFamily(addrs []netip.Addr) map[bool]netip.Addr {
 
 // addOutsider adds a host outside that reaches the pods of each node by the node that many places
 // further on.
-func (n *nation) addOutsider(number, further int) *person {
+func (n *nodesAndHosts) addOutsider(number, further int) *person {
 	n.t.Helper()
 	ns := rig.NewNetns(n.t, fmt.Sprintf("outside%d", number))
-	n.plug(n.t, ns, fmt.Sprintf("out%d", number))
+	n.connect(n.t, ns, fmt.Sprintf("out%d", number))
 	// It ignores redirects, so that it keeps using the routes that it was given.
 	for _, family := range []string{"ipv4", "ipv6"} {
 		for _, scope := range []string{"all", "eth0"} {
@@ -161,7 +161,7 @@ func (n *nation) addOutsider(number, further int) *person {
 }
 
 // talk has everybody ask those on the same node, on the next node and outside.
-func (n *nation) talk() {
+func (n *nodesAndHosts) talk() {
 	for _, from := range n.people {
 		for _, to := range n.people {
 			for _, is4 := range []bool{true, false} {
@@ -174,7 +174,7 @@ func (n *nation) talk() {
 }
 
 // asks reports whether one asks another. It leaves out pairs that are like another pair.
-func (n *nation) asks(from, to *person) bool {
+func (n *nodesAndHosts) asks(from, to *person) bool {
 	switch {
 	case from.second || n.through[to] || from == to && from.role == aPod:
 		return false
@@ -187,7 +187,7 @@ func (n *nation) asks(from, to *person) bool {
 }
 
 // try has one ask another by every protocol.
-func (n *nation) try(from, to *person, is4 bool) {
+func (n *nodesAndHosts) try(from, to *person, is4 bool) {
 	n.t.Helper()
 	var cells []string
 	for i, kind := range kinds {
@@ -213,15 +213,15 @@ func (n *nation) try(from, to *person, is4 bool) {
 		}
 		cells = append(cells, n.cell(from, to, is4, got))
 	}
-	world := map[bool]string{true: "IPv4", false: "IPv6"}[is4]
+	setting := map[bool]string{true: "IPv4", false: "IPv6"}[is4]
 	if !n.addr4 {
-		world = n.name
+		setting = n.name
 	}
-	n.table.add(n.way(from, to), world+" "+n.how(), cells)
+	n.table.add(n.way(from, to), setting+" "+n.how(), cells)
 }
 
 // ask asks, and finds out who sent an echo request.
-func (n *nation) ask(from, to *person, q question) answer {
+func (n *nodesAndHosts) ask(from, to *person, q question) answer {
 	n.t.Helper()
 	if q.Protocol != "icmp" {
 		return from.ask(q)
@@ -237,12 +237,12 @@ func (n *nation) ask(from, to *person, q question) answer {
 }
 
 // isTunnelled reports whether the tunnel is on the way.
-func (n *nation) isTunnelled(from, to *person) bool {
+func (n *nodesAndHosts) isTunnelled(from, to *person) bool {
 	return n.mode == fabric.VXLAN && to.role == aPod && (n.through[from] || from.role != outside && from.node != to.node)
 }
 
 // want returns the address that is to be seen as the source, and the one that is to answer.
-func (n *nation) want(from, to *person, is4 bool) (seen, by netip.Addr) {
+func (n *nodesAndHosts) want(from, to *person, is4 bool) (seen, by netip.Addr) {
 	node := func(p *person) netip.Addr { return byFamily(n.objects[p.node].Addrs)[is4] }
 	seen, by = from.addrs[is4], to.addrs[is4]
 	switch {
@@ -257,7 +257,7 @@ func (n *nation) want(from, to *person, is4 bool) (seen, by netip.Addr) {
 }
 
 // way says who asks whom, for the table.
-func (n *nation) way(from, to *person) string {
+func (n *nodesAndHosts) way(from, to *person) string {
 	where := "same node"
 	switch {
 	case n.through[from]:
@@ -273,7 +273,7 @@ func (n *nation) way(from, to *person) string {
 }
 
 // cell says which address was seen, and which one answered if it was not the one that was asked.
-func (n *nation) cell(from, to *person, is4 bool, got answer) string {
+func (n *nodesAndHosts) cell(from, to *person, is4 bool, got answer) string {
 	if got.Error != "" {
 		return "FAILS"
 	}
@@ -298,20 +298,20 @@ func (n *nation) cell(from, to *person, is4 bool, got answer) string {
 	return text
 }
 
-// table is what was seen on each way, and in which worlds.
+// table is what was seen on each way, and in which settings.
 type table struct {
 	ways []string
 	rows map[string][]row // by way
 }
 
-// row is what was seen by every protocol, in some worlds.
+// row is what was seen by every protocol, in some settings.
 type row struct {
-	cells  string
-	worlds []string
+	cells    string
+	settings []string
 }
 
-// add records what was seen on a way in a world; several ways may have the same name.
-func (m *table) add(way, world string, cells []string) {
+// add records what was seen on a way in a setting; several ways may have the same name.
+func (m *table) add(way, setting string, cells []string) {
 	if m.rows == nil {
 		m.rows = map[string][]row{}
 	}
@@ -324,12 +324,12 @@ func (m *table) add(way, world string, cells []string) {
 		at = len(m.rows[way])
 		m.rows[way] = append(m.rows[way], row{cells: text})
 	}
-	if r := &m.rows[way][at]; !slices.Contains(r.worlds, world) {
-		r.worlds = append(r.worlds, world)
+	if r := &m.rows[way][at]; !slices.Contains(r.settings, setting) {
+		r.settings = append(r.settings, setting)
 	}
 }
 
-// String returns a line for each way, or several where worlds differ.
+// String returns a line for each way, or several where settings differ.
 func (m *table) String() string {
 	var text strings.Builder
 	out := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
@@ -341,11 +341,11 @@ func (m *table) String() string {
 	slices.Sort(m.ways)
 	for _, way := range m.ways {
 		for _, r := range m.rows[way] {
-			worlds := "all"
+			settings := "all"
 			if len(m.rows[way]) > 1 {
-				worlds = strings.Join(r.worlds, ", ")
+				settings = strings.Join(r.settings, ", ")
 			}
-			fmt.Fprintf(out, "%s\t%s\t%s\n", way, worlds, r.cells)
+			fmt.Fprintf(out, "%s\t%s\t%s\n", way, settings, r.cells)
 		}
 	}
 	out.Flush()

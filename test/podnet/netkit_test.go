@@ -20,7 +20,7 @@ func TestNetkit(t *testing.T) {
 	needNetkit(t)
 	for _, bypass := range []bool{true, false} {
 		t.Run(map[bool]string{true: "past the stack", false: "by the stack"}[bypass], func(t *testing.T) {
-			w := newTownOf(t, bypass, func(s *served) { s.Kind = cni.Netkit })
+			w := newOneNodeOf(t, bypass, func(s *agentConfig) { s.Kind = cni.Netkit })
 			for _, p := range w.pods {
 				w.requireKind("netkit", w.ns, p.device())
 				w.requireKind("netkit", p.Netns, "eth0")
@@ -79,7 +79,7 @@ func needNetkit(t *testing.T) {
 	}
 }
 
-func (w *town) requireKind(want string, ns *rig.Netns, name string) {
+func (w *oneNode) requireKind(want string, ns *rig.Netns, name string) {
 	w.t.Helper()
 	w.must(ns.Do(func() error {
 		link, err := netlink.LinkByName(name)
@@ -91,11 +91,11 @@ func (w *town) requireKind(want string, ns *rig.Netns, name string) {
 }
 
 // dialServices has a pod dial services with backends of all kinds, which are chosen by its packets.
-func (w *town) dialServices(t *testing.T, is4 bool) {
+func (w *oneNode) dialServices(t *testing.T, is4 bool) {
 	t.Helper()
 	a, b := w.pods[0], w.pods[1]
 	for i, to := range []struct{ backend, seen netip.Addr }{
-		{b.addr[is4], a.addr[is4]}, {nodeAddrs[is4], a.addr[is4]}, {outsiders[is4], towns[is4]}, {a.addr[is4], towns[is4]},
+		{b.addr[is4], a.addr[is4]}, {nodeAddrs[is4], a.addr[is4]}, {outsiders[is4], nodeOutsideAddrs[is4]}, {a.addr[is4], nodeOutsideAddrs[is4]},
 	} {
 		at := clusterIP(is4, 10+i)
 		w.serve(t, at, to.backend)

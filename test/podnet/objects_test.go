@@ -43,8 +43,8 @@ type change struct {
 
 func newObjectServer() *objectServer { return &objectServer{more: make(chan struct{})} }
 
-// tell changes an object of a list.
-func (s *objectServer) tell(t *testing.T, path string, what watch.EventType, o metav1.Object) {
+// change changes an object of a list.
+func (s *objectServer) change(t *testing.T, path string, what watch.EventType, o metav1.Object) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()

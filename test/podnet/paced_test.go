@@ -116,7 +116,7 @@ func heed(args []string) int {
 
 // leavesPaced checks that a packet that its socket has scheduled leaves at that time, and not as
 // soon as its pod's rate allows.
-func (w *town) leavesPaced(t *testing.T) {
+func (w *oneNode) leavesPaced(t *testing.T) {
 	for _, to := range outsiders {
 		if w.early(t, w.pods[1], to) > 0 {
 			t.Log("this kernel does not keep the time of a datagram as it leaves a namespace, as newer ones do")
@@ -131,7 +131,7 @@ func (w *town) leavesPaced(t *testing.T) {
 
 // dropsScheduled checks that a packet that its socket has scheduled later than any may wait is
 // dropped, or a pod could fill the node's queues.
-func (w *town) dropsScheduled(t *testing.T, p *pod, to netip.Addr) {
+func (w *oneNode) dropsScheduled(t *testing.T, p *pod, to netip.Addr) {
 	t.Helper()
 	at, others := netip.AddrPortFrom(to, 11).String(), netip.AddrPortFrom(to, 12).String()
 	sink := rig.NewChild(t, nil, w.outside, "heed", at, others)
@@ -148,7 +148,7 @@ func (w *town) dropsScheduled(t *testing.T, p *pod, to netip.Addr) {
 }
 
 // early returns how long before its time a packet arrives that a pod's socket has scheduled.
-func (w *town) early(t *testing.T, p *pod, to netip.Addr) time.Duration {
+func (w *oneNode) early(t *testing.T, p *pod, to netip.Addr) time.Duration {
 	t.Helper()
 	at, others := netip.AddrPortFrom(to, 11).String(), netip.AddrPortFrom(to, 12).String()
 	sink := rig.NewChild(t, nil, w.outside, "heed", at, others)
@@ -164,9 +164,9 @@ func (w *town) early(t *testing.T, p *pod, to netip.Addr) time.Duration {
 	return time.Duration(due - came)
 }
 
-// keepsByBBR checks that a pod whose connections use BBR, and so pace themselves by what is
+// limitsBBR checks that a pod whose connections use BBR, and so pace themselves by what is
 // acknowledged, keeps to its rate too.
-func (w *town) keepsByBBR(t *testing.T) {
+func (w *oneNode) limitsBBR(t *testing.T) {
 	rate := float64(w.Rates["a"].Out)
 	// The program at the pod's sockets chooses it like this.
 	w.sets(t, w.pods[0].Netns, "net/ipv4/tcp_congestion_control", "bbr")
@@ -216,15 +216,15 @@ func choose(args []string) int {
 // stops keeping rates, and that it keeps a pod with a proxy on the node to its rate.
 func TestBandwidthOfAgent(t *testing.T) {
 	rig.Root(t)
-	d := newDockyard(t, "bpf", "--metrics-address="+metricsAddress, "--bandwidth=true", "--bbr=annotated")
+	d := newOneNodeWithProxies(t, "bpf", "--metrics-address="+metricsAddress, "--bandwidth=true", "--bbr=annotated")
 	d.part(t, "BBR", nil, d.choosesBBR)
 	d.part(t, "switched", nil, d.switches)
-	d.part(t, "proxied", nil, d.keepsProxied)
+	d.part(t, "proxied", nil, d.limitsProxied)
 }
 
 // choosesBBR checks that new connections of a pod use BBR exactly while its annotation says so, and
 // that those of another pod and of the node never do.
-func (d *dockyard) choosesBBR(t *testing.T) {
+func (d *oneNodeWithProxies) choosesBBR(t *testing.T) {
 	of := func(cgroup *rig.Cgroup, ns *rig.Netns, is4 bool) string {
 		t.Helper()
 		return strings.TrimSpace(rig.Child(t, cgroup, ns, "choose", netip.AddrPortFrom(outsiders[is4], 7).String()))
@@ -239,7 +239,7 @@ func (d *dockyard) choosesBBR(t *testing.T) {
 		d.annotate(c.annotations)
 		for is4 := range outsiders {
 			d.until(fmt.Sprintf("%s, IPv4 %t: connections of the pod have %s", c.when, is4, c.want), func() bool { return of(d.cgroup, d.a.Netns, is4) == c.want })
-			for who, got := range map[string]string{"another pod": of(d.harbour.cgroup, d.b.Netns, is4), "the node": of(d.harbour.cgroup, d.ns, is4)} {
+			for who, got := range map[string]string{"another pod": of(d.oneNodeWithAgent.cgroup, d.b.Netns, is4), "the node": of(d.oneNodeWithAgent.cgroup, d.ns, is4)} {
 				if got != usual {
 					t.Errorf("%s, IPv4 %t: connections of %s have %s", c.when, is4, who, got)
 				}

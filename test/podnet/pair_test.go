@@ -48,7 +48,7 @@ func TestNetkitPair(t *testing.T) {
 func testPair(t *testing.T, kind cni.Kind) {
 	for _, bypass := range []bool{true, false} {
 		t.Run(fmt.Sprintf("past the stack %t", bypass), func(t *testing.T) {
-			w := newTownOf(t, bypass, func(s *served) {
+			w := newOneNodeOf(t, bypass, func(s *agentConfig) {
 				s.Kind, s.Rates = kind, map[string]maps.Rates{"a": {Out: slow, In: slow}}
 			})
 			w.must(w.ns.SetSysctl("net/ipv4/conf/all/rp_filter", "1"))

@@ -21,7 +21,7 @@ const payload = 10e6 / 8 * 1448 / 1514
 // shapesNotPolices checks that what a pod gets is shaped: it causes at most a hundredth of the
 // retransmissions that a policer causes, which drops what comes too fast, and the rate is reached
 // and kept.
-func (w *town) shapesNotPolices(t *testing.T) {
+func (w *oneNode) shapesNotPolices(t *testing.T) {
 	// So much that a hundredth of what a policer makes senders retransmit can still be counted.
 	const rate, size = 10e6 / 8, 3 * 10e6 / 8
 	policer, err := minimal.AttachPolicer(w.pods[1].Netns, "eth0", rate, rate/10)
@@ -49,7 +49,7 @@ func (w *town) shapesNotPolices(t *testing.T) {
 
 // gotBy returns how many bytes a second a pod gets from outside, and how many segments had to be
 // retransmitted for that.
-func (w *town) gotBy(t *testing.T, p *pod, flows, size int) (rate float64, again int) {
+func (w *oneNode) gotBy(t *testing.T, p *pod, flows, size int) (rate float64, again int) {
 	t.Helper()
 	before := w.repeated(w.outside)
 	rate = streamed(t, w.outside, p.Netns, p.addr[true], flows, size)
@@ -59,7 +59,7 @@ func (w *town) gotBy(t *testing.T, p *pod, flows, size int) (rate float64, again
 // requireGot fails the test unless the first pod gets at least so much, but no more than its rate,
 // with at most so many retransmissions. When a machine pauses, some segments are retransmitted
 // needlessly and their connections start slowly again, so a bad result is measured again.
-func (w *town) requireGot(t *testing.T, what string, flows, size int, least float64, most int) {
+func (w *oneNode) requireGot(t *testing.T, what string, flows, size int, least float64, most int) {
 	t.Helper()
 	for n := 1; ; n++ {
 		got, again := w.gotBy(t, w.pods[0], flows, size)
@@ -78,7 +78,7 @@ func (w *town) requireGot(t *testing.T, what string, flows, size int, least floa
 
 // holdsFar checks that senders a fifth of a second away may have more in flight than near ones, and
 // so reach the rate as well.
-func (w *town) holdsFar(t *testing.T) {
+func (w *oneNode) holdsFar(t *testing.T) {
 	const rate = 10e6 / 8
 	w.must(w.outside.Do(func() error {
 		link, err := netlink.LinkByName("eth0")

@@ -58,11 +58,11 @@ func answerAt(place string) string {
 	return from
 }
 
-// guarded is a kingdom with a server on each node; the packets of the last node bypass its stack.
+// guarded is nodes on a LAN with a server on each node; the packets of the last node bypass its stack.
 // On the first node, a policy lets one client reach the servers and another not; on the last is
 // another client that it does not let.
 type guarded struct {
-	*kingdom
+	*nodesOnLAN
 	tunnels bool   // carry packets to pods on other nodes
 	servers []*pod // by node
 	clients []client
@@ -75,10 +75,10 @@ type client struct {
 	node int
 }
 
-func newGuarded(t *testing.T, l land) *guarded {
+func newGuarded(t *testing.T, l lanForm) *guarded {
 	t.Helper()
-	g := &guarded{kingdom: newSpeakers(t, l), tunnels: l.mode == fabric.VXLAN}
-	g.tell(g.objects)
+	g := &guarded{nodesOnLAN: newSpeakers(t, l), tunnels: l.mode == fabric.VXLAN}
+	g.announceNodes(g.objects)
 	near, past, allowed := g.nodes[0].pod("near"), g.nodes[2].pod("past"), g.nodes[0].pod("allowed")
 	g.nodes[0].mustAdd(near)
 	g.nodes[0].mustAdd(allowed)
@@ -88,7 +88,7 @@ func newGuarded(t *testing.T, l land) *guarded {
 	g.servers = []*pod{near, g.pods[1], past}
 	g.clients = []client{{g.pods[0], "denied", 0}, {allowed, "allowed", 0}, {g.pods[2], "denied", 2}}
 	g.outside = rig.NewNetns(t, "outside")
-	g.plug(t, g.outside, "outside")
+	g.connect(t, g.outside, "outside")
 	rig.Address(t, g.outside, "eth0", outsiders[true].String()+"/24", outsiders[false].String()+"/64")
 	for is4 := range outsiders {
 		for i, server := range g.servers {
@@ -121,7 +121,7 @@ func (g *guarded) firstTo(node int, is4 bool) netip.Addr {
 // publish adds the namespace and the pods, which are labeled by their role, to an API server.
 func (g *guarded) publish(t *testing.T, s *objectServer) {
 	t.Helper()
-	s.tell(t, namespacesPath, watch.Added, &corev1.Namespace{
+	s.change(t, namespacesPath, watch.Added, &corev1.Namespace{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: "shop"},
 	})
 	pods := slices.Clone(g.clients)
@@ -138,7 +138,7 @@ func (g *guarded) publish(t *testing.T, s *objectServer) {
 		for _, addr := range p.addr {
 			o.Status.PodIPs = append(o.Status.PodIPs, corev1.PodIP{IP: addr.String()})
 		}
-		s.tell(t, podsPath, watch.Added, o)
+		s.change(t, podsPath, watch.Added, o)
 	}
 }
 
@@ -251,12 +251,12 @@ func TestNetworkPolicy(t *testing.T) {
 	needQueue(t)
 	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
 		t.Run(mode, func(t *testing.T) {
-			enforcing(t, land{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: true, lastPast: true})
+			enforcing(t, lanForm{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: true, lastPast: true})
 		})
 	}
 }
 
-func enforcing(t *testing.T, l land) {
+func enforcing(t *testing.T, l lanForm) {
 	g, objects := newGuarded(t, l), newObjectServer()
 	g.publish(t, objects)
 	var enforcers []enforcer
@@ -265,7 +265,7 @@ func enforcing(t *testing.T, l land) {
 	}
 	byStack := func(server int) bool { return server < 2 }
 
-	objects.tell(t, policiesPath, watch.Added, policy())
+	objects.change(t, policiesPath, watch.Added, policy())
 	for i, e := range enforcers {
 		e.until("the policy is there", func() bool { return e.rangeEpochs(g.servers[i].addr) })
 	}
@@ -273,7 +273,7 @@ func enforcing(t *testing.T, l land) {
 	for i, e := range enforcers {
 		var accepted, dropped int
 		e.until(fmt.Sprintf("%s has kept %d away", g.objects[i].Name, vain[i]), func() bool {
-			accepted, dropped = e.judged()
+			accepted, dropped = e.counts()
 			return dropped >= vain[i]
 		})
 		t.Logf("%s: %d packets were let through, %d were not", g.objects[i].Name, accepted, dropped)
@@ -282,7 +282,7 @@ func enforcing(t *testing.T, l land) {
 		}
 	}
 
-	objects.tell(t, policiesPath, watch.Deleted, policy())
+	objects.change(t, policiesPath, watch.Deleted, policy())
 	for i, e := range enforcers {
 		e.until("the policy is gone", func() bool { return !e.rangeEpochs(g.servers[i].addr) })
 	}

@@ -29,7 +29,7 @@ func TestNetkitProtocol(t *testing.T) {
 }
 
 func testProtocol(t *testing.T, kind cni.Kind) {
-	w := newTownOf(t, true, func(s *served) { s.Kind = kind })
+	w := newOneNodeOf(t, true, func(s *agentConfig) { s.Kind = kind })
 	attacker, victim := w.pods[0], w.pods[1]
 	received := w.receives(t, victim)
 	for _, protocol := range []uint16{unix.ETH_P_8021Q, unix.ETH_P_8021AD} {
@@ -107,7 +107,7 @@ func (p *pod) emit(t *testing.T, protocol uint16, frame []byte) {
 
 // receives returns a function that counts the datagrams of IPv4 that have reached the port to which
 // datagramFrom sends, and first lets what was sent arrive.
-func (w *town) receives(t *testing.T, p *pod) func(*testing.T) int {
+func (w *oneNode) receives(t *testing.T, p *pod) func(*testing.T) int {
 	t.Helper()
 	var socket int
 	w.must(p.Do(func() (err error) {

@@ -89,21 +89,21 @@ func inquireAt(to string, port int) (string, error) {
 	return string(text), err
 }
 
-// dockyard is a harbour whose agent knows proxies, with one pod that may have a proxy and one that
+// oneNodeWithProxies is a oneNodeWithAgent whose agent knows proxies, with one pod that may have a proxy and one that
 // has none.
-type dockyard struct {
-	*harbour
+type oneNodeWithProxies struct {
+	*oneNodeWithAgent
 	a, b   *pod
 	cgroup *rig.Cgroup // of a's processes, whose sockets are pointed at backends
 }
 
-func newDockyard(t *testing.T, routing string, flags ...string) *dockyard {
+func newOneNodeWithProxies(t *testing.T, routing string, flags ...string) *oneNodeWithProxies {
 	t.Helper()
-	d := &dockyard{harbour: newHarbour(t, append(flags, "--l7-proxies=mesh=15001,audit=15002:pass", "--host-routing="+routing)...)}
+	d := &oneNodeWithProxies{oneNodeWithAgent: newOneNodeWithAgent(t, append(flags, "--l7-proxies=mesh=15001,audit=15002:pass", "--host-routing="+routing)...)}
 	// Proxies must work with strict reverse path filtering too.
 	d.must(d.ns.SetSysctl("net/ipv4/conf/all/rp_filter", "1"))
 	d.annotate("")
-	d.cgroup = rig.NewCgroupIn(t, rig.NewCgroupIn(t, d.harbour.cgroup, "kubepods"), "poduid-a")
+	d.cgroup = rig.NewCgroupIn(t, rig.NewCgroupIn(t, d.oneNodeWithAgent.cgroup, "kubepods"), "poduid-a")
 	d.a, d.b = d.pod("a"), d.pod("b")
 	for _, p := range []*pod{d.a, d.b} {
 		d.mustAdd(p)
@@ -115,7 +115,7 @@ func newDockyard(t *testing.T, routing string, flags ...string) *dockyard {
 
 // annotate writes the pods, the first one with annotations, and a Service whose backend is the host
 // outside.
-func (d *dockyard) annotate(annotations string) {
+func (d *oneNodeWithProxies) annotate(annotations string) {
 	d.t.Helper()
 	text := fmt.Sprintf(`
 apiVersion: v1
@@ -150,7 +150,7 @@ endpoints:
 }
 
 // has waits until the programs know which proxy the pod has.
-func (d *dockyard) has(proxy string) {
+func (d *oneNodeWithProxies) has(proxy string) {
 	d.t.Helper()
 	d.until("the pod has proxy "+proxy, func() bool {
 		for _, line := range strings.Split(d.run("map", "dump", "pods"), "\n") {
@@ -163,9 +163,9 @@ func (d *dockyard) has(proxy string) {
 }
 
 // begin starts a proxy on the node.
-func (d *dockyard) begin(name, port string) *rig.Process {
+func (d *oneNodeWithProxies) begin(name, port string) *rig.Process {
 	d.t.Helper()
-	p := rig.NewChild(d.t, d.harbour.cgroup, d.ns, "proxy", name, port)
+	p := rig.NewChild(d.t, d.oneNodeWithAgent.cgroup, d.ns, "proxy", name, port)
 	if line, err := p.ReadLine(); err != nil || line != "ready" {
 		d.t.Fatalf("proxy %s: %q, %v: %v", name, line, err, p.Wait())
 	}
@@ -174,7 +174,7 @@ func (d *dockyard) begin(name, port string) *rig.Process {
 
 // hears dials from a pod and compares what it is told. The lines are joined by commas, and the port
 // is removed from an address in an echo's answer.
-func (d *dockyard) hears(when string, from *pod, to, want string) {
+func (d *oneNodeWithProxies) hears(when string, from *pod, to, want string) {
 	d.t.Helper()
 	var got string
 	err := from.Do(func() (err error) { got, err = inquireAt(to, 0); return err })
@@ -194,7 +194,7 @@ func heard(text string) string {
 }
 
 // lost returns how many packets were dropped because their proxy was missing.
-func (d *dockyard) lost() (packets uint64) {
+func (d *oneNodeWithProxies) lost() (packets uint64) {
 	d.t.Helper()
 	list, err := observe.ReadDrops(datapath.MapsDir(d.bpffs))
 	d.must(err)
@@ -207,7 +207,7 @@ func (d *dockyard) lost() (packets uint64) {
 }
 
 // counter returns one of the kernel's TCP counters on the node.
-func (d *dockyard) counter(name string) (value string) {
+func (d *oneNodeWithProxies) counter(name string) (value string) {
 	d.t.Helper()
 	d.must(d.ns.Do(func() error {
 		text, err := os.ReadFile("/proc/thread-self/net/netstat")
@@ -250,7 +250,7 @@ func TestProxy(t *testing.T) {
 func testProxy(t *testing.T, name, routing, rates string, flags ...string) {
 	t.Run(name, func(t *testing.T) {
 		t.Parallel()
-		d := newDockyard(t, routing, flags...)
+		d := newOneNodeWithProxies(t, routing, flags...)
 		d.begin("mesh", "15001")
 		for is4 := range outsiders {
 			d.hears("before", d.a, abroad[is4], quay[is4])
@@ -265,7 +265,7 @@ func testProxy(t *testing.T, name, routing, rates string, flags ...string) {
 			d.hears("with a proxy", d.a, abroad[is4], via(abroad[is4])+", "+quay[is4])
 			d.hears("with a proxy", d.a, service[is4], via(service[is4])+", "+quay[is4])
 			d.hears("to another pod", d.a, beside, heard(via(beside)+"\n"+d.seen(beside)))
-			d.hears("to the node itself", d.a, netip.AddrPortFrom(towns[is4], 9).String(), d.own(is4))
+			d.hears("to the node itself", d.a, netip.AddrPortFrom(nodeOutsideAddrs[is4], 9).String(), d.own(is4))
 			d.hears("without one", d.b, abroad[is4], quay[is4])
 			d.hears("another pod to it", d.b, netip.AddrPortFrom(d.a.addr[is4], 7).String(), d.b.addr[is4].String())
 			if got, err := rig.RunChild(nil, d.ns, "dial", "tcp", netip.AddrPortFrom(d.a.addr[is4], 7).String()); err != nil {
@@ -285,17 +285,17 @@ func testProxy(t *testing.T, name, routing, rates string, flags ...string) {
 }
 
 // seen returns as whom a pod's echo sees the node.
-func (d *dockyard) seen(to string) (text string) {
+func (d *oneNodeWithProxies) seen(to string) (text string) {
 	d.t.Helper()
 	d.must(d.ns.Do(func() (err error) { text, err = inquireAt(to, 0); return err }))
 	return text
 }
 
 // own listens on the node, and returns what it will say.
-func (d *dockyard) own(is4 bool) string {
+func (d *oneNodeWithProxies) own(is4 bool) string {
 	d.t.Helper()
 	d.must(d.ns.Do(func() error {
-		listener, err := net.Listen("tcp", netip.AddrPortFrom(towns[is4], 9).String())
+		listener, err := net.Listen("tcp", netip.AddrPortFrom(nodeOutsideAddrs[is4], 9).String())
 		if err != nil {
 			return err
 		}
@@ -317,7 +317,7 @@ func (d *dockyard) own(is4 bool) string {
 
 // sameAgain dials twice from the same port. The proxy closes first, so the first connection lingers
 // on its side. The pod's port is free once the proxy has acknowledged that the pod closed too.
-func (d *dockyard) sameAgain(is4 bool, want string) {
+func (d *oneNodeWithProxies) sameAgain(is4 bool, want string) {
 	d.t.Helper()
 	const port = 40001
 	for range 2 {
@@ -341,7 +341,7 @@ func (d *dockyard) sameAgain(is4 bool, want string) {
 }
 
 // cookies has the node use SYN cookies, so that it remembers nothing about new connections.
-func (d *dockyard) cookies() {
+func (d *oneNodeWithProxies) cookies() {
 	d.t.Helper()
 	d.must(d.ns.SetSysctl("net/ipv4/tcp_syncookies", "2"))
 	before := d.counter("SyncookiesRecv")
@@ -359,10 +359,10 @@ func (d *dockyard) cookies() {
 // proxy it has, with or without the agent; and that existing connections stay as they are.
 func TestProxyGone(t *testing.T) {
 	t.Parallel() // it mostly waits
-	d := newDockyard(t, "bpf")
+	d := newOneNodeWithProxies(t, "bpf")
 	old := map[bool]net.Conn{}
 	for is4 := range outsiders {
-		old[is4] = d.keep(is4)
+		old[is4] = d.openConn(is4)
 	}
 	// waits checks that a connection is not established until then has been called.
 	waits := func(when, to, want string, then func()) {
@@ -396,12 +396,12 @@ func TestProxyGone(t *testing.T) {
 		d.hears("with the next", d.a, nowhere[is4], via)
 		mesh.Kill()
 	}
-	if text := d.judged(); !strings.Contains(text, "proxy mesh on port 15001 for 1 pods") {
+	if text := d.statusText(); !strings.Contains(text, "proxy mesh on port 15001 for 1 pods") {
 		t.Errorf("status: %s", text)
 	}
 	d.annotate("fairlead.io/l7-proxy: none-such")
 	d.has("unknown")
-	d.until("the pod is told", func() bool { return strings.Contains(d.judged(), "UnknownProxy") })
+	d.until("the pod is told", func() bool { return strings.Contains(d.statusText(), "UnknownProxy") })
 	for is4 := range old {
 		waits("without a known proxy", abroad[is4], quay[is4], func() { d.annotate(""); d.has("-") })
 		d.annotate("fairlead.io/l7-proxy: none-such")
@@ -426,8 +426,8 @@ func TestProxyGone(t *testing.T) {
 	}
 }
 
-// keep opens a connection from the pod to a server outside that sends back what it receives.
-func (d *dockyard) keep(is4 bool) (conn net.Conn) {
+// openConn opens a connection from the pod to a server outside that sends back what it receives.
+func (d *oneNodeWithProxies) openConn(is4 bool) (conn net.Conn) {
 	d.t.Helper()
 	var listener net.Listener
 	at := netip.AddrPortFrom(outsiders[is4], 8).String()
@@ -447,7 +447,7 @@ func (d *dockyard) keep(is4 bool) (conn net.Conn) {
 	return conn
 }
 
-func (d *dockyard) talks(when string, conn net.Conn) {
+func (d *oneNodeWithProxies) talks(when string, conn net.Conn) {
 	d.t.Helper()
 	_ = conn.SetDeadline(time.Now().Add(patience))
 	_, err := io.WriteString(conn, "hello")

@@ -21,8 +21,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// keepsTwo checks that two pods that send at the same time each keep to their own rate.
-func (w *town) keepsTwo(t *testing.T) {
+// limitsTwoPods checks that two pods that send at the same time each keep to their own rate.
+func (w *oneNode) limitsTwoPods(t *testing.T) {
 	for is4, to := range outsiders {
 		passed := w.pace(false)
 		var sinks []*rig.Process
@@ -57,7 +57,7 @@ func (w *town) keepsTwo(t *testing.T) {
 
 // streamsOfTwo has two pods send by TCP at the same time, the first one out of the node and the
 // second one to the node, and returns at how many bytes a second the data of each came.
-func (w *town) streamsOfTwo(t *testing.T, alls [2]int) (got [2]float64) {
+func (w *oneNode) streamsOfTwo(t *testing.T, alls [2]int) (got [2]float64) {
 	t.Helper()
 	var ends [2]func() float64
 	for i, p := range w.pods {
@@ -76,12 +76,12 @@ func TestBandwidthDirect(t *testing.T) {
 	rig.Root(t)
 	needFq(t)
 	const rate = 2e6 / 8
-	k := newKingdom(t, land{
+	k := newNodesOnLAN(t, lanForm{
 		mode: fabric.Native, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, size: 2, rates: map[string]maps.Rates{"p2": {Out: rate}},
 	})
-	k.tell(k.objects)
+	k.announceNodes(k.objects)
 	client := rig.NewNetns(t, "client")
-	k.plug(t, client, "client")
+	k.connect(t, client, "client")
 	rig.Address(t, client, "eth0", "198.51.100.200/24", "2001:db8:1::c8/64")
 	front, back, pod := k.nodes[0], k.nodes[1], k.pods[1]
 	for _, addr := range k.objects[0].Addrs {
@@ -161,7 +161,7 @@ func answersDirectly(t *testing.T, client *rig.Netns, front, back *node, at neti
 // other nodes directly. Requests reach it in the given encapsulation.
 func (n *node) answerDirectly(t *testing.T, backend netip.Addr, local bool, by bpf.MapsDsrMode) {
 	t.Helper()
-	m, err := maps.Open(datapath.MapsDir(n.Carry.BPFFS), false)
+	m, err := maps.Open(datapath.MapsDir(n.Forwarding.BPFFS), false)
 	n.must(err)
 	defer m.Close()
 	tables, err := m.Tables()
@@ -181,7 +181,7 @@ func (n *node) answerDirectly(t *testing.T, backend netip.Addr, local bool, by b
 // knowsNodes tells a node the addresses of all nodes.
 func (n *node) knowsNodes(t *testing.T, nodes []*model.Node) {
 	t.Helper()
-	m, err := maps.Open(datapath.MapsDir(n.Carry.BPFFS), false)
+	m, err := maps.Open(datapath.MapsDir(n.Forwarding.BPFFS), false)
 	n.must(err)
 	defer m.Close()
 	cluster := maps.Cluster{Known: true, Nodes: map[netip.Addr]maps.ClusterNode{}}
@@ -315,7 +315,7 @@ func linger(args []string) int {
 // letsGo checks that when pods no longer have rates, nothing that waits at that time is lost, out
 // of the node or within it. A packet or two that is sent while the kernel replaces a queue may be: it
 // has none then.
-func (w *town) letsGo(t *testing.T) {
+func (w *oneNode) letsGo(t *testing.T) {
 	const all = 600 // to either address, for five seconds
 	const least = all - 2*datagrams
 	rate := float64(w.Rates["a"].Out)
@@ -349,10 +349,10 @@ func (w *town) letsGo(t *testing.T) {
 	}
 }
 
-// keepsProxied checks that what a pod sends to a proxy on its node is kept to its rate, and
+// limitsProxied checks that what a pod sends to a proxy on its node is kept to its rate, and
 // therefore what the proxy sends on. A proxy that has to wait on a busy machine catches up on
 // nothing, so a result that is too low is measured again.
-func (d *dockyard) keepsProxied(t *testing.T) {
+func (d *oneNodeWithProxies) limitsProxied(t *testing.T) {
 	needFq(t)
 	const rate, within = 10e6 / 8, 0.05
 	d.begin("mesh", "15001")
@@ -372,7 +372,7 @@ func (d *dockyard) keepsProxied(t *testing.T) {
 // through in four milliseconds, so that its other packets need not wait for long, and that other
 // pods make packets of the usual size.
 func TestPieces(t *testing.T) {
-	w := newTownOf(t, true, func(s *served) { s.Rates = map[string]maps.Rates{"a": {Out: 2.5e6}} })
+	w := newOneNodeOf(t, true, func(s *agentConfig) { s.Rates = map[string]maps.Rates{"a": {Out: 2.5e6}} })
 	for i, want := range []uint32{10_000, 1 << 16} {
 		w.must(w.pods[i].Do(func() error {
 			link, err := netlink.LinkByName("eth0")

@@ -15,7 +15,7 @@ import (
 )
 
 // describe writes a pod's Pod object with its addresses, as its kubelet reports them.
-func (h *harbour) describe(p *pod) {
+func (h *oneNodeWithAgent) describe(p *pod) {
 	h.t.Helper()
 	text := fmt.Sprintf(`
 apiVersion: v1
@@ -70,7 +70,7 @@ func TestRecordsLost(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel() // it mostly waits
-			h := newHarbour(t)
+			h := newOneNodeWithAgent(t)
 			p := h.harboured("a", mapping("", 8080, "TCP"))
 			h.mustAdd(p)
 			h.describe(p)
@@ -128,7 +128,7 @@ func TestRecordsLost(t *testing.T) {
 // one whose source addresses are not checked, until the runtime asks about it.
 func TestRecordsAndNeighboursLost(t *testing.T) {
 	t.Parallel() // it mostly waits
-	h := newHarbour(t)
+	h := newOneNodeWithAgent(t)
 	p := h.harboured("a", mapping("", 8080, "TCP"))
 	h.mustAdd(p)
 	h.borrow(p)

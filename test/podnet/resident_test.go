@@ -258,7 +258,7 @@ func (q *question) tcp() (answer, error) {
 	if count != strconv.Itoa(q.Size) {
 		return answer{}, fmt.Errorf("%d bytes were sent, and the answer is %q", q.Size, text)
 	}
-	return told(from, conn.RemoteAddr())
+	return answerOf(from, conn.RemoteAddr())
 }
 
 // udp asks from an unconnected socket, which receives answers from any address.
@@ -291,12 +291,12 @@ func (q *question) udp() (answer, error) {
 		if !whole {
 			return answer{}, errors.New("the answer does not begin with the question")
 		}
-		return told(strings.TrimSpace(from), by)
+		return answerOf(strings.TrimSpace(from), by)
 	}
 }
 
-// told returns the answer that says that the other end saw from.
-func told(from string, by net.Addr) (answer, error) {
+// answerOf returns the answer that says that the other end saw from.
+func answerOf(from string, by net.Addr) (answer, error) {
 	seen, err := netip.ParseAddrPort(from)
 	return answer{Seen: seen.Addr().Unmap(), By: addrOf(by)}, err
 }

@@ -69,7 +69,7 @@ func TestSCTP(t *testing.T) {
 	rig.SCTP(t)
 	for _, bypass := range []bool{true, false} {
 		t.Run(map[bool]string{true: "past the stack", false: "by the stack"}[bypass], func(t *testing.T) {
-			w := newTown(t, bypass)
+			w := newOneNode(t, bypass)
 			a, b := w.pods[0], w.pods[1]
 			for _, p := range w.pods {
 				associateIn(t, p.Netns, p.addr[true], p.addr[false])
@@ -83,16 +83,16 @@ func TestSCTP(t *testing.T) {
 					seen    netip.Addr
 				}{
 					{"another pod", b.addr[is4], a.addr[is4]},
-					{"outside of the cluster", outsider, towns[is4]},
-					{"itself", a.addr[is4], towns[is4]},
+					{"outside of the cluster", outsider, nodeOutsideAddrs[is4]},
+					{"itself", a.addr[is4], nodeOutsideAddrs[is4]},
 				} {
 					at := clusterIP(is4, 10+i)
 					w.serve(t, at, to.backend)
 					requireSCTP(t, "a pod to a Service of "+to.what, a.Netns, a.addr[is4], at, to.seen)
 				}
 				requireSCTP(t, "pod to pod", a.Netns, a.addr[is4], b.addr[is4], a.addr[is4])
-				requireSCTP(t, "the node to a pod", w.ns, towns[is4], b.addr[is4], towns[is4])
-				requireSCTP(t, "the node to a Service of a pod", w.ns, towns[is4], clusterIP(is4, 10), towns[is4])
+				requireSCTP(t, "the node to a pod", w.ns, nodeOutsideAddrs[is4], b.addr[is4], nodeOutsideAddrs[is4])
+				requireSCTP(t, "the node to a Service of a pod", w.ns, nodeOutsideAddrs[is4], clusterIP(is4, 10), nodeOutsideAddrs[is4])
 			}
 		})
 	}
@@ -104,13 +104,13 @@ func TestSCTPOfOtherNodes(t *testing.T) {
 	rig.SCTP(t)
 	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
 		for _, byStack := range []bool{false, true} {
-			l := land{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: byStack, size: 2}
+			l := lanForm{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: byStack, size: 2}
 			t.Run(mode+", "+l.how(), func(t *testing.T) {
-				k := newKingdom(t, l)
+				k := newNodesOnLAN(t, l)
 				for _, p := range k.pods {
 					associateIn(t, p.Netns, p.addr[true], p.addr[false])
 				}
-				k.tell(k.objects)
+				k.announceNodes(k.objects)
 				for i, p := range k.pods {
 					other := k.pods[1-i]
 					for is4, addr := range p.addr {

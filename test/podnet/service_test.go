@@ -30,7 +30,7 @@ func (n *node) serve(t *testing.T, at, backend netip.Addr) {
 
 func (n *node) serveAs(t *testing.T, kind uint32, at, backend netip.Addr) {
 	t.Helper()
-	m, err := maps.Open(datapath.MapsDir(n.Carry.BPFFS), false)
+	m, err := maps.Open(datapath.MapsDir(n.Forwarding.BPFFS), false)
 	n.must(err)
 	defer m.Close()
 	tables, err := m.Tables()
@@ -76,7 +76,7 @@ func TestServices(t *testing.T) {
 	for _, bypass := range []bool{true, false} {
 		t.Run(map[bool]string{true: "past the stack", false: "by the stack"}[bypass], func(t *testing.T) {
 			t.Parallel()
-			w := newTown(t, bypass)
+			w := newOneNode(t, bypass)
 			a, b := w.pods[0], w.pods[1]
 			for is4 := range outsiders {
 				for i, to := range []struct {
@@ -86,8 +86,8 @@ func TestServices(t *testing.T) {
 				}{
 					{"another pod", b.addr[is4], a.addr[is4]},
 					{"the node", nodeAddrs[is4], a.addr[is4]},
-					{"outside of the cluster", outsiders[is4], towns[is4]},
-					{"itself", a.addr[is4], towns[is4]},
+					{"outside of the cluster", outsiders[is4], nodeOutsideAddrs[is4]},
+					{"itself", a.addr[is4], nodeOutsideAddrs[is4]},
 				} {
 					at := clusterIP(is4, 10+i)
 					w.serve(t, at, to.backend)
@@ -118,10 +118,10 @@ func TestServices(t *testing.T) {
 func TestServicesOfOtherNodes(t *testing.T) {
 	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
 		for _, byStack := range []bool{false, true} {
-			l := land{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: byStack}
+			l := lanForm{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: byStack}
 			t.Run(mode+", "+l.how(), func(t *testing.T) {
 				k := newSpeakers(t, l)
-				k.tell(k.objects)
+				k.announceNodes(k.objects)
 				for i := range k.pods {
 					k.dial(t, &l, i, (i+1)%3)
 				}
@@ -131,7 +131,7 @@ func TestServicesOfOtherNodes(t *testing.T) {
 }
 
 // dial has a pod dial backends on another node by a service: a pod, and the node itself.
-func (k *kingdom) dial(t *testing.T, l *land, i, j int) {
+func (k *nodesOnLAN) dial(t *testing.T, l *lanForm, i, j int) {
 	t.Helper()
 	n, p := k.nodes[i], k.pods[i]
 	for _, addr := range k.objects[j].Addrs {
@@ -159,17 +159,17 @@ func TestServicesOfNode(t *testing.T) {
 	for _, bypass := range []bool{true, false} {
 		t.Run(map[bool]string{true: "past the stack", false: "by the stack"}[bypass], func(t *testing.T) {
 			t.Parallel()
-			w := newTown(t, bypass)
+			w := newOneNode(t, bypass)
 			for is4, outsider := range outsiders {
 				rig.Route(t, w.ns, map[bool]string{true: "0.0.0.0/0", false: "::/0"}[is4], outsider.String())
 				for i, to := range []struct {
 					what          string
 					backend, seen netip.Addr
 				}{
-					{"a pod", w.pods[1].addr[is4], towns[is4]},
-					{"outside of the cluster", outsider, towns[is4]},
+					{"a pod", w.pods[1].addr[is4], nodeOutsideAddrs[is4]},
+					{"outside of the cluster", outsider, nodeOutsideAddrs[is4]},
 					{"the node", nodeAddrs[is4], clusterIP(is4, 12)},
-					{"the very address", towns[is4], clusterIP(is4, 13)},
+					{"the very address", nodeOutsideAddrs[is4], clusterIP(is4, 13)},
 				} {
 					at := clusterIP(is4, 10+i)
 					w.serve(t, at, to.backend)
@@ -203,10 +203,10 @@ func TestServicesOfNode(t *testing.T) {
 func TestServicesOfOtherNodesOfNode(t *testing.T) {
 	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
 		for _, byStack := range []bool{false, true} {
-			l := land{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: byStack}
+			l := lanForm{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: byStack}
 			t.Run(mode+", "+l.how(), func(t *testing.T) {
 				k := newSpeakers(t, l)
-				k.tell(k.objects)
+				k.announceNodes(k.objects)
 				rig.Address(t, k.wire, "br0", "198.51.100.254/24", "2001:db8:1::fe/64")
 				for i, n := range k.nodes {
 					rig.Route(t, n.ns, "0.0.0.0/0", "198.51.100.254")
@@ -219,7 +219,7 @@ func TestServicesOfOtherNodesOfNode(t *testing.T) {
 }
 
 // dialAsNode has a node dial backends on another node by a service: a pod, and the node itself.
-func (k *kingdom) dialAsNode(t *testing.T, l *land, i, j int) {
+func (k *nodesOnLAN) dialAsNode(t *testing.T, l *lanForm, i, j int) {
 	t.Helper()
 	n := k.nodes[i]
 	for a, addr := range k.objects[j].Addrs {
@@ -239,12 +239,12 @@ func (k *kingdom) dialAsNode(t *testing.T, l *land, i, j int) {
 
 // seenByPods returns the address under which pods of other nodes see traffic that a node forwards:
 // its own, or its address in the tunnel, once the programs know that.
-func (k *kingdom) seenByPods(l *land, i int, own netip.Addr) netip.Addr {
+func (k *nodesOnLAN) seenByPods(l *lanForm, i int, own netip.Addr) netip.Addr {
 	if l.mode != fabric.VXLAN {
 		return own
 	}
 	n, addr := k.nodes[i], networkOf(k.objects[i], own.Is4())
-	m, err := maps.Open(datapath.MapsDir(n.Carry.BPFFS), false)
+	m, err := maps.Open(datapath.MapsDir(n.Forwarding.BPFFS), false)
 	n.must(err)
 	defer m.Close()
 	row := uint32(bpf.MapsSnatAddrSNAT_TUNNEL4)
@@ -266,12 +266,12 @@ func (k *kingdom) seenByPods(l *land, i int, own netip.Addr) netip.Addr {
 func TestServicesOfOtherNodesFromOutside(t *testing.T) {
 	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
 		for _, byStack := range []bool{false, true} {
-			l := land{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: byStack}
+			l := lanForm{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: byStack}
 			t.Run(mode+", "+l.how(), func(t *testing.T) {
 				k := newSpeakers(t, l)
-				k.tell(k.objects)
+				k.announceNodes(k.objects)
 				client := rig.NewNetns(t, "client")
-				k.plug(t, client, "client")
+				k.connect(t, client, "client")
 				rig.Address(t, client, "eth0", "198.51.100.200/24", "2001:db8:1::c8/64")
 				for i := range k.nodes {
 					k.dialFrom(t, &l, client, i, (i+1)%3)
@@ -283,7 +283,7 @@ func TestServicesOfOtherNodesFromOutside(t *testing.T) {
 
 // dialFrom has a client outside dial a pod of one node by a service of another node. The first
 // packet that does not fit the tunnel is lost.
-func (k *kingdom) dialFrom(t *testing.T, l *land, client *rig.Netns, i, j int) {
+func (k *nodesOnLAN) dialFrom(t *testing.T, l *lanForm, client *rig.Netns, i, j int) {
 	t.Helper()
 	for _, addr := range k.objects[i].Addrs {
 		is4 := addr.Is4()

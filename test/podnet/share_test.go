@@ -18,9 +18,9 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// keepsShared checks that pods that share a rate keep to it together, and that a share within
+// limitsShares checks that pods that share a rate keep to it together, and that a share within
 // another one keeps to that too.
-func (w *town) keepsShared(t *testing.T) {
+func (w *oneNode) limitsShares(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		share maps.Share
@@ -39,7 +39,7 @@ func (w *town) keepsShared(t *testing.T) {
 			}
 			requireRate(t, fmt.Sprintf("%.0f Mbit/s, share %s, IPv4 %t", c.rate*8/1e6, c.name, is4), drained(t, sink), want, 0.03)
 		}
-		m, err := maps.Open(datapath.MapsDir(w.Carry.BPFFS), true)
+		m, err := maps.Open(datapath.MapsDir(w.Forwarding.BPFFS), true)
 		w.must(err)
 		list, err := maps.SharePaces(m.ShareRates, m.SharePaces)
 		m.Close()
@@ -54,7 +54,7 @@ func (w *town) keepsShared(t *testing.T) {
 
 // prefersClass checks that a pod of a higher class gets nearly all of a shared rate while it needs
 // all of it.
-func (w *town) prefersClass(t *testing.T) {
+func (w *oneNode) prefersClass(t *testing.T) {
 	const own, all = uint64(1e9 / 8), 150 * datagrams // more than the share lets wait
 	share := maps.Share{OfNode: 2e6 / 8}
 	w.rerate(map[string]maps.Rates{"a": {Out: own, Class: maps.Guaranteed, Share: share}, "b": {Out: 2 * own, Class: maps.BestEffort, Share: share}})
@@ -72,7 +72,7 @@ func (w *town) prefersClass(t *testing.T) {
 		})
 		sink.Kill() // it waits for what was dropped
 	}
-	m, err := maps.Open(datapath.MapsDir(w.Carry.BPFFS), true)
+	m, err := maps.Open(datapath.MapsDir(w.Forwarding.BPFFS), true)
 	w.must(err)
 	defer m.Close()
 	list, err := maps.Paces(m.PodRates, m.PodPaces)
@@ -89,7 +89,7 @@ func (w *town) prefersClass(t *testing.T) {
 // preferBands checks that what waits at a device waits in the band of its pod's class, if this
 // kernel's fq has bands. One family is enough for each way: IPv4 through the stack, where forwarding
 // may reset the priority of IPv4 packets, and IPv6 past it.
-func (w *town) preferBands(t *testing.T, to netip.Addr) {
+func (w *oneNode) preferBands(t *testing.T, to netip.Addr) {
 	w.sets(t, w.ns, "net/ipv4/ip_forward_update_priority", "0")
 	for band, p := range map[int]*pod{0: w.pods[0], 2: w.pods[1]} {
 		waiting, ok := w.pouredBands(t, p, to, float64(w.Rates[p.id].Out))
@@ -110,7 +110,7 @@ func inClass(class maps.Class) maps.Rates { return maps.Rates{Out: 1e6 / 8, Clas
 
 // pouredBands has a pod send a second's worth of datagrams, and returns how many wait in which
 // band.
-func (w *town) pouredBands(t *testing.T, p *pod, to netip.Addr, rate float64) (waiting [3]uint32, ok bool) {
+func (w *oneNode) pouredBands(t *testing.T, p *pod, to netip.Addr, rate float64) (waiting [3]uint32, ok bool) {
 	t.Helper()
 	_, all := leaves(rate, to.Is4())
 	for range 5 {

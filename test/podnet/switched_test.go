@@ -20,7 +20,7 @@ import (
 )
 
 // initialize runs "fairlead init" with these flags, as the step before an agent does.
-func (h *harbour) initialize(flags ...string) {
+func (h *oneNodeWithAgent) initialize(flags ...string) {
 	h.t.Helper()
 	args := append([]string{filepath.Join(command.in(h.t), "fairlead"), "init", "--devices=none", "--cgroup-root=" + h.cgroup.Path()}, append(flags, h.flags...)...)
 	rig.Child(h.t, nil, h.ns, "fairlead", args...)
@@ -29,7 +29,7 @@ func (h *harbour) initialize(flags ...string) {
 // switches checks that pods are kept to their rates exactly while the node's agent is told so,
 // across three agents, that a connection on which a pod sends meanwhile does not end, and that the
 // node is as before when rates are off.
-func (d *dockyard) switches(t *testing.T) {
+func (d *oneNodeWithProxies) switches(t *testing.T) {
 	needFq(t)
 	const rate = 10e6 / 8
 	others := slices.DeleteFunc(slices.Clone(d.agents), func(flag string) bool {
@@ -106,7 +106,7 @@ func (f *inflow) rate(look time.Duration) float64 {
 }
 
 // publishes checks the agent's metrics of rates: they are there while it keeps pods to their rates.
-func (d *dockyard) publishes(t *testing.T, on bool, rate float64) {
+func (d *oneNodeWithProxies) publishes(t *testing.T, on bool, rate float64) {
 	t.Helper()
 	const of = `{direction="egress",namespace="shop",pod="a"} `
 	lines := map[string]string{
@@ -123,7 +123,7 @@ func (d *dockyard) publishes(t *testing.T, on bool, rate float64) {
 }
 
 // flowing has the pod send on a connection to the host outside until this part of the test ends.
-func (d *dockyard) flowing(t *testing.T) *inflow {
+func (d *oneNodeWithProxies) flowing(t *testing.T) *inflow {
 	t.Helper()
 	f := &inflow{}
 	var listener net.Listener

@@ -63,7 +63,7 @@ func (n *node) rerate(rates map[string]maps.Rates) {
 	n.must(err)
 	_, err = n.agent.Stdin.Write(append(text, '\n'))
 	n.must(err)
-	m, err := maps.Open(datapath.MapsDir(n.Carry.BPFFS), true)
+	m, err := maps.Open(datapath.MapsDir(n.Forwarding.BPFFS), true)
 	n.must(err)
 	defer m.Close()
 	n.until(fmt.Sprintf("the programs know the rates %v", rates), func() bool { return n.know(m, rates) })

@@ -19,7 +19,7 @@ import (
 )
 
 // manifests writes the Namespace and the Pod of a test in one step.
-func (h *harbour) manifests(label, annotation string) {
+func (h *oneNodeWithAgent) manifests(label, annotation string) {
 	h.t.Helper()
 	text := fmt.Sprintf(`
 apiVersion: v1
@@ -68,7 +68,7 @@ func ear(t *testing.T, ns *rig.Netns) *net.UDPConn {
 }
 
 // dropped returns how many packets of pods were dropped because of their source address.
-func (h *harbour) dropped() (packets uint64) {
+func (h *oneNodeWithAgent) dropped() (packets uint64) {
 	h.t.Helper()
 	list, err := observe.ReadDrops(datapath.MapsDir(h.bpffs))
 	h.must(err)
@@ -81,7 +81,7 @@ func (h *harbour) dropped() (packets uint64) {
 }
 
 // borrow gives a pod's interface the addresses that are not its own.
-func (h *harbour) borrow(p *pod) {
+func (h *oneNodeWithAgent) borrow(p *pod) {
 	h.t.Helper()
 	h.must(p.Do(func() error {
 		link, err := netlink.LinkByName("eth0")
@@ -99,7 +99,7 @@ func (h *harbour) borrow(p *pod) {
 }
 
 // spoofs has a pod send a datagram from each borrowed address.
-func (h *harbour) spoofs(p *pod) {
+func (h *oneNodeWithAgent) spoofs(p *pod) {
 	for is4, addr := range borrowed {
 		rig.Child(h.t, nil, p.Netns, "spoof", addr.String(), netip.AddrPortFrom(outsiders[is4], 9).String())
 	}
@@ -119,7 +119,7 @@ func (n *node) until(what string, done func() bool) {
 // namespace's label allow it, whichever comes first, with or without the agent, and that status
 // says so when the label is missing.
 func TestUnchecked(t *testing.T) {
-	h := newHarbour(t)
+	h := newOneNodeWithAgent(t)
 	const optional, off = "fairlead.io/source-check: optional", `fairlead.io/source-check: "off"`
 	h.manifests("", off)
 	p := h.pod("a")

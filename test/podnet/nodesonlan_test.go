@@ -12,8 +12,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// kingdom is a set of nodes on one link, with a pod each.
-type kingdom struct {
+// nodesOnLAN is a set of nodes on one link, with a pod each.
+type nodesOnLAN struct {
 	wire    *rig.Netns // the link that the nodes are on
 	nodes   []*node
 	leaders []*leader
@@ -21,8 +21,8 @@ type kingdom struct {
 	pods    []*pod
 }
 
-// land says what the nodes of a kingdom have.
-type land struct {
+// lanForm says what the nodes on the LAN have.
+type lanForm struct {
 	name       string
 	mode       string
 	addr4      bool // the nodes have IPv4 addresses
@@ -36,10 +36,10 @@ type land struct {
 	size       int // the number of nodes; 0: three
 }
 
-func newKingdom(t *testing.T, l land) *kingdom {
+func newNodesOnLAN(t *testing.T, l lanForm) *nodesOnLAN {
 	t.Helper()
 	rig.Root(t)
-	k := &kingdom{wire: rig.NewNetns(t, "wire")}
+	k := &nodesOnLAN{wire: rig.NewNetns(t, "wire")}
 	rig.Bridge(t, k.wire, "br0")
 	for i := 1; i <= cmp.Or(l.size, 3); i++ {
 		object := &model.Node{Name: fmt.Sprintf("n%d", i), UID: fmt.Sprint(i)}
@@ -63,7 +63,7 @@ func newKingdom(t *testing.T, l land) *kingdom {
 			cidrs = append(cidrs, cidr.String())
 		}
 		n := newNodeOf(t, func(n *node) {
-			k.plug(t, n.ns, fmt.Sprintf("port%d", i))
+			k.connect(t, n.ns, fmt.Sprintf("port%d", i))
 			for _, addr := range object.Addrs {
 				rig.Address(t, n.ns, "eth0", netip.PrefixFrom(addr, map[bool]int{true: 24, false: 64}[addr.Is4()]).String())
 			}
@@ -73,12 +73,12 @@ func newKingdom(t *testing.T, l land) *kingdom {
 			n.Rates = l.rates
 			if l.byPrograms {
 				n.group = rig.NewCgroup(t)
-				n.Carry = &carried{BPFFS: rig.BPFFS(t), Cgroup: n.group.Path(), Bypass: !l.byStack || l.lastPast && i == len(k.objects)-1}
+				n.Forwarding = &forwarding{BPFFS: rig.BPFFS(t), Cgroup: n.group.Path(), Bypass: !l.byStack || l.lastPast && i == len(k.objects)-1}
 				for _, other := range k.objects {
-					n.Carry.Native = append(n.Carry.Native, other.PodCIDRs...)
+					n.Forwarding.Native = append(n.Forwarding.Native, other.PodCIDRs...)
 					if l.mode != fabric.VXLAN || other == object {
 						for _, addr := range other.Addrs {
-							n.Carry.Native = append(n.Carry.Native, netip.PrefixFrom(addr, addr.BitLen()))
+							n.Forwarding.Native = append(n.Forwarding.Native, netip.PrefixFrom(addr, addr.BitLen()))
 						}
 					}
 				}
@@ -93,17 +93,17 @@ func newKingdom(t *testing.T, l land) *kingdom {
 	return k
 }
 
-// plug connects a namespace to the link of the nodes, by a port with this name.
-func (k *kingdom) plug(t *testing.T, ns *rig.Netns, port string) {
+// connect connects a namespace to the link of the nodes, by a port with this name.
+func (k *nodesOnLAN) connect(t *testing.T, ns *rig.Netns, port string) {
 	t.Helper()
 	rig.Veth(t, ns, "eth0", k.wire, port)
 	rig.Enslave(t, k.wire, port, "br0")
 }
 
-// newSpeakers returns a kingdom in which all pods and nodes answer.
-func newSpeakers(t *testing.T, l land) *kingdom {
+// newSpeakers returns nodes on a LAN in which all pods and nodes answer.
+func newSpeakers(t *testing.T, l lanForm) *nodesOnLAN {
 	t.Helper()
-	k := newKingdom(t, l)
+	k := newNodesOnLAN(t, l)
 	for i, p := range k.pods {
 		listenIn(t, p.Netns)
 		listenIn(t, k.nodes[i].ns)
@@ -111,14 +111,14 @@ func newSpeakers(t *testing.T, l land) *kingdom {
 	return k
 }
 
-// tell tells the first nodes about each other, and waits until they have the routes.
-func (k *kingdom) tell(objects []*model.Node) {
+// announceNodes tells the first nodes about each other, and waits until they have the routes.
+func (k *nodesOnLAN) announceNodes(objects []*model.Node) {
 	routes := 0
 	for _, object := range objects {
 		routes += len(object.PodCIDRs)
 	}
 	for _, l := range k.leaders[:len(objects)] {
-		l.tell(objects)
+		l.announceNodes(objects)
 	}
 	for _, l := range k.leaders[:len(objects)] {
 		l.untilRoutes(routes)

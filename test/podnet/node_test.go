@@ -51,25 +51,25 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// served configures the agent's half in the child process.
-type served struct {
+// agentConfig configures the agent's half in the child process.
+type agentConfig struct {
 	Dir      string
 	CIDRs    []netip.Prefix
 	Boot     string
 	Chained  bool
 	Cooldown time.Duration
 
-	Carry *carried              // how programs carry packets; nil: the stack alone does
-	Less  int                   // by how much the MTU of pods is below that of the devices
-	Big   bool                  // TCP packets may be larger than 64 KiB
-	Kind  cni.Kind              // of pods' devices
-	Rates map[string]maps.Rates // the rates of pods, by their names; nil: the agent keeps none
+	Forwarding *forwarding           // how programs carry packets; nil: the stack alone does
+	Less       int                   // by how much the MTU of pods is below that of the devices
+	Big        bool                  // TCP packets may be larger than 64 KiB
+	Kind       cni.Kind              // of pods' devices
+	Rates      map[string]maps.Rates // the rates of pods, by their names; nil: the agent keeps none
 }
 
 // serve is the agent's half: it says when it is ready, reads other rates, one set on each line, and
 // ends with its input.
 func serve(args []string) int {
-	var s served
+	var s agentConfig
 	if err := json.Unmarshal([]byte(args[0]), &s); err != nil {
 		return 2
 	}
@@ -85,13 +85,13 @@ func serve(args []string) int {
 				return err
 			}
 		}
-		programs, err := s.Carry.open(log, pair, s.Chained)
+		programs, err := s.Forwarding.open(log, pair, s.Chained)
 		if err != nil {
 			return err
 		}
 		largest := func() cni.Largest { return cni.Largest{} }
 		if s.Big {
-			keeper, err := newBig(s.Dir, !s.Carry.Bypass)
+			keeper, err := newBig(s.Dir, !s.Forwarding.Bypass)
 			if err != nil {
 				return err
 			}
@@ -121,7 +121,7 @@ func serve(args []string) int {
 		if err != nil {
 			return err
 		}
-		if s.Carry != nil && s.Rates == nil {
+		if s.Forwarding != nil && s.Rates == nil {
 			if _, err := queues.Restore(); err != nil {
 				return err
 			}
@@ -202,8 +202,8 @@ type node struct {
 	ns    *rig.Netns
 	agent *rig.Process
 	whole func() *rig.Process // starts a whole agent instead of the half for pods
-	group *rig.Cgroup         // in a kingdom: its sockets are pointed at backends
-	served
+	group *rig.Cgroup         // among nodes on a LAN: its sockets are pointed at backends
+	agentConfig
 	cni   *libcni.CNIConfig
 	list  *libcni.NetworkConfigList
 	cache string
@@ -219,7 +219,7 @@ func newNode(t *testing.T, cidrs ...string) *node {
 func newNodeOf(t *testing.T, prepare func(*node), cidrs ...string) *node {
 	t.Helper()
 	rig.Root(t)
-	n := &node{t: t, ns: rig.NewNetns(t, "node"), served: served{Dir: filepath.Join(t.TempDir(), "run"), Cooldown: podnet.Cooldown, Boot: "one"}}
+	n := &node{t: t, ns: rig.NewNetns(t, "node"), agentConfig: agentConfig{Dir: filepath.Join(t.TempDir(), "run"), Cooldown: podnet.Cooldown, Boot: "one"}}
 	for _, cidr := range cidrs {
 		n.CIDRs = append(n.CIDRs, netip.MustParsePrefix(cidr))
 	}
@@ -248,7 +248,7 @@ func (n *node) start() {
 		n.agent = n.whole()
 		return
 	}
-	text, err := json.Marshal(n.served)
+	text, err := json.Marshal(n.agentConfig)
 	n.must(err)
 	n.agent = rig.NewChild(n.t, nil, n.ns, "serve", string(text))
 	line, err := n.agent.ReadLine()

@@ -27,8 +27,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// carried says how a node's programs carry the packets of pods.
-type carried struct {
+// forwarding says how a node's programs carry the packets of pods.
+type forwarding struct {
 	BPFFS, Cgroup string
 	Bypass        bool
 	Native        []netip.Prefix
@@ -37,7 +37,7 @@ type carried struct {
 // open loads and attaches the programs, with eth0 as the device to the outside. Packets of pods
 // with a rate that stay on the node wait at the device with the index pair; if it is 0, no pod has
 // a rate.
-func (c *carried) open(log *slog.Logger, pair int, chained bool) (podnet.Programs, error) {
+func (c *forwarding) open(log *slog.Logger, pair int, chained bool) (podnet.Programs, error) {
 	if c == nil {
 		return nil, nil
 	}
@@ -89,8 +89,8 @@ func (c *carried) open(log *slog.Logger, pair int, chained bool) (podnet.Program
 	}
 }
 
-// town is a node with two pods, and a host outside that has no route to pods.
-type town struct {
+// oneNode is a node with two pods, and a host outside that has no route to pods.
+type oneNode struct {
 	*node
 	outside *rig.Netns
 	pods    []*pod
@@ -99,34 +99,34 @@ type town struct {
 // Addresses, by whether they are IPv4: of the host outside, of the node toward it, and the one
 // from which the node speaks to pods.
 var (
-	outsiders = map[bool]netip.Addr{true: netip.MustParseAddr("198.51.100.7"), false: netip.MustParseAddr("2001:db8:1::7")}
-	towns     = map[bool]netip.Addr{true: netip.MustParseAddr("198.51.100.1"), false: netip.MustParseAddr("2001:db8:1::1")}
-	nodeAddrs = map[bool]netip.Addr{true: netip.MustParseAddr("192.0.2.1"), false: netip.MustParseAddr("2001:db8::1")}
+	outsiders        = map[bool]netip.Addr{true: netip.MustParseAddr("198.51.100.7"), false: netip.MustParseAddr("2001:db8:1::7")}
+	nodeOutsideAddrs = map[bool]netip.Addr{true: netip.MustParseAddr("198.51.100.1"), false: netip.MustParseAddr("2001:db8:1::1")}
+	nodeAddrs        = map[bool]netip.Addr{true: netip.MustParseAddr("192.0.2.1"), false: netip.MustParseAddr("2001:db8::1")}
 )
 
-func newTown(t *testing.T, bypass bool) *town {
+func newOneNode(t *testing.T, bypass bool) *oneNode {
 	t.Helper()
-	return newTownOf(t, bypass, func(*served) {})
+	return newOneNodeOf(t, bypass, func(*agentConfig) {})
 }
 
-func newTownOf(t *testing.T, bypass bool, prepare func(*served)) *town {
+func newOneNodeOf(t *testing.T, bypass bool, prepare func(*agentConfig)) *oneNode {
 	t.Helper()
-	return newTownBy(t, bypass, func(in, outside *rig.Netns) { rig.Veth(t, in, "eth0", outside, "eth0") }, prepare)
+	return newOneNodeLinked(t, bypass, func(in, outside *rig.Netns) { rig.Veth(t, in, "eth0", outside, "eth0") }, prepare)
 }
 
-// newTownBy returns a town; connect makes the link between the eth0 of the node and that of the
+// newOneNodeLinked returns a node with two pods; connect makes the link between the eth0 of the node and that of the
 // host outside.
-func newTownBy(t *testing.T, bypass bool, connect func(in, outside *rig.Netns), prepare func(*served)) *town {
+func newOneNodeLinked(t *testing.T, bypass bool, connect func(in, outside *rig.Netns), prepare func(*agentConfig)) *oneNode {
 	t.Helper()
-	w := &town{}
+	w := &oneNode{}
 	w.node = newNodeOf(t, func(n *node) {
 		rig.Address(t, n.ns, "lo", "192.0.2.1/32", "2001:db8::1/128")
 		w.outside = rig.NewNetns(t, "outside")
 		connect(n.ns, w.outside)
 		rig.Address(t, n.ns, "eth0", "198.51.100.1/24", "2001:db8:1::1/64")
 		rig.Address(t, w.outside, "eth0", "198.51.100.7/24", "2001:db8:1::7/64")
-		n.Carry = &carried{BPFFS: rig.BPFFS(t), Cgroup: rig.NewCgroup(t).Path(), Bypass: bypass, Native: n.CIDRs}
-		prepare(&n.served)
+		n.Forwarding = &forwarding{BPFFS: rig.BPFFS(t), Cgroup: rig.NewCgroup(t).Path(), Bypass: bypass, Native: n.CIDRs}
+		prepare(&n.agentConfig)
 	}, "10.1.0.0/24", "fd00:1::/64")
 	n := w.node
 	for _, id := range []string{"a", "b"} {
@@ -141,7 +141,7 @@ func newTownBy(t *testing.T, bypass bool, connect func(in, outside *rig.Netns), 
 }
 
 // forwarded returns how many packets the node's own stack has forwarded.
-func (w *town) forwarded(is4 bool) string {
+func (w *oneNode) forwarded(is4 bool) string {
 	w.t.Helper()
 	path, key := "/proc/net/snmp6", "Ip6OutForwDatagrams"
 	if is4 {
@@ -164,12 +164,12 @@ func (w *town) forwarded(is4 bool) string {
 	return found
 }
 
-// TestCarried checks that pods, the node and the host outside reach each other by every protocol
+// TestForwarding checks that pods, the node and the host outside reach each other by every protocol
 // and see the right source address, and that packets bypass the stack if they should.
-func TestCarried(t *testing.T) {
+func TestForwarding(t *testing.T) {
 	for _, bypass := range []bool{true, false} {
 		t.Run(map[bool]string{true: "past the stack", false: "by the stack"}[bypass], func(t *testing.T) {
-			w := newTown(t, bypass)
+			w := newOneNode(t, bypass)
 			for _, is4 := range []bool{true, false} {
 				before := w.forwarded(is4)
 				w.talk(t, is4)
@@ -182,7 +182,7 @@ func TestCarried(t *testing.T) {
 }
 
 // talk has pods, the node and the host outside ask each other.
-func (w *town) talk(t *testing.T, is4 bool) {
+func (w *oneNode) talk(t *testing.T, is4 bool) {
 	t.Helper()
 	a, b := w.pods[0], w.pods[1]
 	for _, protocol := range []string{"tcp", "udp", "icmp"} {
@@ -192,7 +192,7 @@ func (w *town) talk(t *testing.T, is4 bool) {
 			to, seen netip.Addr
 		}{
 			{"pod to pod", a.Netns, b.addr[is4], a.addr[is4]},
-			{"pod to outside", a.Netns, outsiders[is4], towns[is4]},
+			{"pod to outside", a.Netns, outsiders[is4], nodeOutsideAddrs[is4]},
 			{"pod to node", b.Netns, nodeAddrs[is4], b.addr[is4]},
 			{"node to pod", w.ns, b.addr[is4], netip.Addr{}},
 		} {
@@ -208,11 +208,11 @@ func (w *town) talk(t *testing.T, is4 bool) {
 	}
 }
 
-// TestCarriedFromOutside checks that pods answer a host outside that has a route to them from their
+// TestForwardingFromOutside checks that pods answer a host outside that has a route to them from their
 // own addresses.
-func TestCarriedFromOutside(t *testing.T) {
+func TestForwardingFromOutside(t *testing.T) {
 	for _, bypass := range []bool{true, false} {
-		w := newTown(t, bypass)
+		w := newOneNode(t, bypass)
 		rig.Route(t, w.outside, "10.1.0.0/24", "198.51.100.1")
 		rig.Route(t, w.outside, "fd00:1::/64", "2001:db8:1::1")
 		for is4, addr := range w.pods[0].addr {
@@ -229,11 +229,11 @@ func TestCarriedFromOutside(t *testing.T) {
 	}
 }
 
-// TestCarriedRestart checks that pods keep their connectivity without the agent and with the next
+// TestForwardingRestart checks that pods keep their connectivity without the agent and with the next
 // one, that its programs are attached to both pods' devices, and that a pod added after these are
 // gone works.
-func TestCarriedRestart(t *testing.T) {
-	w := newTown(t, true)
+func TestForwardingRestart(t *testing.T) {
+	w := newOneNode(t, true)
 	w.kill()
 	w.talk(t, true)
 	w.start()
@@ -248,17 +248,17 @@ func TestCarriedRestart(t *testing.T) {
 	w.mustAdd(p)
 	w.pods[0] = p
 	listenIn(t, p.Netns)
-	if seen := talk(t, p.Netns, "tcp", outsiders[true]); seen != towns[true].String() {
+	if seen := talk(t, p.Netns, "tcp", outsiders[true]); seen != nodeOutsideAddrs[true].String() {
 		t.Errorf("a pod of later came from %s", seen)
 	}
 }
 
-// TestCarriedDetached checks that programs that somebody removes from a pod's device come back
+// TestForwardingDetached checks that programs that somebody removes from a pod's device come back
 // although nothing tells the agent, also when nothing else happens to the node's devices, as in the
 // second round. The agent looks every eight seconds; a busy machine may take twice that.
-func TestCarriedDetached(t *testing.T) {
+func TestForwardingDetached(t *testing.T) {
 	t.Parallel() // it mostly waits
-	w := newTown(t, true)
+	w := newOneNode(t, true)
 	for range 2 {
 		w.must(w.ns.Do(func() error {
 			link, err := netlink.LinkByName(w.pods[0].device())
@@ -282,7 +282,7 @@ func TestCarriedDetached(t *testing.T) {
 }
 
 // attached returns how many devices of the node have the programs for pods.
-func (w *town) attached(t *testing.T) (devices int) {
+func (w *oneNode) attached(t *testing.T) (devices int) {
 	t.Helper()
 	w.must(w.ns.Do(func() error {
 		links, err := netlink.LinkList()
@@ -309,17 +309,17 @@ func (w *town) attached(t *testing.T) (devices int) {
 	return devices
 }
 
-// TestCarriedSpoof checks that packets that a pod sends from another pod's address are dropped and
+// TestForwardingSpoof checks that packets that a pod sends from another pod's address are dropped and
 // counted.
-func TestCarriedSpoof(t *testing.T) {
-	newTown(t, true).steal(t)
+func TestForwardingSpoof(t *testing.T) {
+	newOneNode(t, true).steal(t)
 }
 
 // steal has a pod send from another pod's address.
-func (w *town) steal(t *testing.T) {
+func (w *oneNode) steal(t *testing.T) {
 	t.Helper()
 	thief, victim := w.pods[0], w.pods[1]
-	m, err := maps.Open(datapath.MapsDir(w.Carry.BPFFS), true)
+	m, err := maps.Open(datapath.MapsDir(w.Forwarding.BPFFS), true)
 	w.must(err)
 	defer m.Close()
 	before := w.flows(m)
@@ -357,7 +357,7 @@ func (w *town) steal(t *testing.T) {
 	}
 }
 
-func (w *town) flows(m *maps.Maps) (rows int) {
+func (w *oneNode) flows(m *maps.Maps) (rows int) {
 	var key maps.Flow
 	var row maps.FlowRow
 	list := m.CtPending.Iterate()
