@@ -42,10 +42,10 @@ func TestBBRProbe(t *testing.T) {
 	}
 }
 
-// meet has one socket listen and another connect to it, and prints the congestion control of the
+// congestionOfBothEnds has one socket listen and another connect to it, and prints the congestion control of the
 // connecting socket and of the accepted one. Further arguments are the address to connect from and
 // the congestion control that the connecting socket sets first.
-func meet(args []string) int {
+func congestionOfBothEnds(args []string) int {
 	err := func() error {
 		listener, err := net.Listen("tcp", args[0])
 		if err != nil {
@@ -101,8 +101,8 @@ func congestionOf(conn *net.TCPConn) (name string, err error) {
 // The addresses of a pod whose connections should use BBR, and of one whose connections should not.
 var quick, plain = []netip.Addr{netip.MustParseAddr("10.77.0.1"), netip.MustParseAddr("fd77::1")}, []netip.Addr{netip.MustParseAddr("10.77.0.2"), netip.MustParseAddr("fd77::2")}
 
-// paced is a node whose pods may use BBR, and a namespace with the addresses of both pods.
-type paced struct {
+// nodeWithBBR is a node whose pods may use BBR, and a namespace with the addresses of both pods.
+type nodeWithBBR struct {
 	*node
 	bpffs string
 	ns    *rig.Netns
@@ -110,10 +110,10 @@ type paced struct {
 	usual string
 }
 
-func newPaced(t *testing.T) *paced {
+func newNodeWithBBR(t *testing.T) *nodeWithBBR {
 	t.Helper()
 	rig.Root(t)
-	p := &paced{node: &node{t: t, cgroup: rig.NewCgroup(t)}, bpffs: rig.BPFFS(t), ns: rig.NewNetns(t, "pods"), usual: "reno"} // every namespace may use it
+	p := &nodeWithBBR{node: &node{t: t, cgroup: rig.NewCgroup(t)}, bpffs: rig.BPFFS(t), ns: rig.NewNetns(t, "pods"), usual: "reno"} // every namespace may use it
 	if err := p.ns.SetSysctl("net/ipv4/tcp_congestion_control", p.usual); err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func newPaced(t *testing.T) *paced {
 
 // open opens the node's datapath, in which pods use BBR instead of that congestion control, or not
 // at all if it is empty.
-func (p *paced) open(instead string) {
+func (p *nodeWithBBR) open(instead string) {
 	p.t.Helper()
 	d, err := datapath.Open(datapath.Config{
 		BPFFS: p.bpffs, CgroupRoot: p.cgroup.Path(), Congestion: instead, Log: slog.New(slog.NewTextHandler(p.t.Output(), nil)),
@@ -148,7 +148,7 @@ func (p *paced) open(instead string) {
 	p.Datapath = d
 }
 
-func (p *paced) set(bbr bool) {
+func (p *nodeWithBBR) set(bbr bool) {
 	p.t.Helper()
 	if _, err := p.Maps().SetPods([]maps.Pod{{Addrs: quick, Index: 1, BBR: bbr}, {Addrs: plain, Index: 2}}); err != nil {
 		p.t.Fatal(err)
@@ -156,9 +156,9 @@ func (p *paced) set(bbr bool) {
 }
 
 // require checks the congestion control of both ends of a connection.
-func (p *paced) require(what, client, server string, args ...string) {
+func (p *nodeWithBBR) require(what, client, server string, args ...string) {
 	p.t.Helper()
-	if got, want := rig.Child(p.t, p.cgroup, p.ns, "meet", args...), client+"\n"+server+"\n"; got != want {
+	if got, want := rig.Child(p.t, p.cgroup, p.ns, "congestion", args...), client+"\n"+server+"\n"; got != want {
 		p.t.Errorf("%s: %q, want %q", what, got, want)
 	}
 }
@@ -166,7 +166,7 @@ func (p *paced) require(what, client, server string, args ...string) {
 // Connections of a pod that should use BBR use it once established, at whichever end the pod is.
 // Nothing else does, and neither do sockets that chose a congestion control.
 func TestBBR(t *testing.T) {
-	p := newPaced(t)
+	p := newNodeWithBBR(t)
 	p.set(true)
 	at := func(addr netip.Addr) string { return netip.AddrPortFrom(addr, 7777).String() }
 	for i, family := range []string{"IPv4", "IPv6"} {

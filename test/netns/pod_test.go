@@ -16,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(rig.Main(m, rig.Funcs{"pod": podMain, "sockets": socketsMain, "meet": meet}))
+	os.Exit(rig.Main(m, rig.Funcs{"pod": podMain, "sockets": socketsMain, "congestion": congestionOfBothEnds}))
 }
 
 // order tells a pod what to do. Every address is an IP and a port.

@@ -25,22 +25,22 @@ type waiter struct {
 
 // newWaiter connects a UDP socket to a service, gets one answer, and waits for another until it is
 // woken; the test judges how long that took.
-func newWaiter(t *testing.T, k *tended, ns *rig.Netns, s kept, dual bool) *waiter {
+func newWaiter(t *testing.T, k *nodeWithSweeper, ns *rig.Netns, s endpointsOf, dual bool) *waiter {
 	t.Helper()
-	w := newServed(t, k, ns, s, dual)
+	w := newAnswered(t, k, ns, s, dual)
 	w.wait(time.Minute)
 	return w
 }
 
 // newBystander returns a waiter that must not be woken; it gives up after a while.
-func newBystander(t *testing.T, k *tended, ns *rig.Netns, s kept, dual bool) *waiter {
+func newBystander(t *testing.T, k *nodeWithSweeper, ns *rig.Netns, s endpointsOf, dual bool) *waiter {
 	t.Helper()
-	w := newServed(t, k, ns, s, dual)
+	w := newAnswered(t, k, ns, s, dual)
 	w.wait(2 * time.Second)
 	return w
 }
 
-func newServed(t *testing.T, k *tended, ns *rig.Netns, s kept, dual bool) *waiter {
+func newAnswered(t *testing.T, k *nodeWithSweeper, ns *rig.Netns, s endpointsOf, dual bool) *waiter {
 	t.Helper()
 	w := &waiter{program: newProgram(t, k.cgroup, ns)}
 	w.serve(s.backends...)
@@ -90,21 +90,21 @@ func TestStaleReaders(t *testing.T) {
 		{"IPv4 with an IPv6 socket", vip4, back4[:2], true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			k := newTended(t, model.UDP)
-			full := kept{name: "dns", vip: test.vip, proto: model.UDP, backends: test.backends}
+			k := newNodeWithSweeper(t, model.UDP)
+			full := endpointsOf{name: "dns", vip: test.vip, proto: model.UDP, backends: test.backends}
 			k.deliver(full)
-			k.settled(full, len(full.backends))
+			k.waitSlots(full, len(full.backends))
 			w := newWaiter(t, k, k.host, full, test.dual)
 			gone := rig.NewStopwatch(t)
 			k.deliver(full.without(w.server))
 			w.woken(gone)
 			k.deliver(full.without(test.backends...))
-			k.settled(full, 0)
+			k.waitSlots(full, 0)
 			if out := w.do(op{Call: "connect", Socket: w.socket, Addr: test.vip}); out.Errno != unix.ECONNREFUSED {
 				t.Errorf("connect with no backend: %v", out.Errno)
 			}
 			k.deliver(full)
-			k.settled(full, len(full.backends))
+			k.waitSlots(full, len(full.backends))
 			w.must(op{Call: "connect", Socket: w.socket, Addr: test.vip})
 			if _, from := w.ask(w.socket, netip.AddrPort{}); from.Port() != test.vip.Port() {
 				t.Errorf("the answer is from %s", from)
@@ -115,42 +115,42 @@ func TestStaleReaders(t *testing.T) {
 
 // What ends a datagram socket's connection, and what does not.
 func TestStaleIsGoneForGood(t *testing.T) {
-	other := kept{name: "other", vip: netip.MustParseAddrPort("127.66.0.9:53"), proto: model.UDP, backends: back4[:2]}
-	full := kept{name: "dns", vip: vip4, proto: model.UDP, backends: back4[:2]}
+	other := endpointsOf{name: "other", vip: netip.MustParseAddrPort("127.66.0.9:53"), proto: model.UDP, backends: back4[:2]}
+	full := endpointsOf{name: "dns", vip: vip4, proto: model.UDP, backends: back4[:2]}
 	for _, test := range []struct {
 		name  string
-		then  func(server netip.AddrPort) []kept
+		then  func(server netip.AddrPort) []endpointsOf
 		woken bool
 	}{
-		{"the endpoint is deleted", func(server netip.AddrPort) []kept { return []kept{full.without(server)} }, true},
-		{"another Service has it still", func(server netip.AddrPort) []kept { return []kept{full.without(server), other} }, true},
-		{"the endpoint does not serve any more", func(server netip.AddrPort) []kept { return []kept{full.as(0, server)} }, true},
-		{"it ends and does not serve", func(server netip.AddrPort) []kept { return []kept{full.as(model.Terminating, server)} }, true},
-		{"it drains", func(server netip.AddrPort) []kept {
-			return []kept{full.as(model.Serving|model.Terminating, server)}
+		{"the endpoint is deleted", func(server netip.AddrPort) []endpointsOf { return []endpointsOf{full.without(server)} }, true},
+		{"another Service has it still", func(server netip.AddrPort) []endpointsOf { return []endpointsOf{full.without(server), other} }, true},
+		{"the endpoint does not serve any more", func(server netip.AddrPort) []endpointsOf { return []endpointsOf{full.as(0, server)} }, true},
+		{"it ends and does not serve", func(server netip.AddrPort) []endpointsOf { return []endpointsOf{full.as(model.Terminating, server)} }, true},
+		{"it drains", func(server netip.AddrPort) []endpointsOf {
+			return []endpointsOf{full.as(model.Serving|model.Terminating, server)}
 		}, false},
-		{"it drains with all others", func(netip.AddrPort) []kept {
-			return []kept{full.as(model.Serving|model.Terminating, full.backends...)}
+		{"it drains with all others", func(netip.AddrPort) []endpointsOf {
+			return []endpointsOf{full.as(model.Serving|model.Terminating, full.backends...)}
 		}, false},
-		{"it is published although it is not ready", func(server netip.AddrPort) []kept {
-			return []kept{full.as(model.Ready, server)}
+		{"it is published although it is not ready", func(server netip.AddrPort) []endpointsOf {
+			return []endpointsOf{full.as(model.Ready, server)}
 		}, false},
-		{"it has another port", func(netip.AddrPort) []kept { return []kept{full.at(9090)} }, true},
-		{"the Service is deleted", func(netip.AddrPort) []kept { return nil }, true},
-		{"the frontend passes to another Service", func(server netip.AddrPort) []kept {
+		{"it has another port", func(netip.AddrPort) []endpointsOf { return []endpointsOf{full.at(9090)} }, true},
+		{"the Service is deleted", func(netip.AddrPort) []endpointsOf { return nil }, true},
+		{"the frontend passes to another Service", func(server netip.AddrPort) []endpointsOf {
 			heir := full.without(server)
 			heir.name = "heir"
-			return []kept{heir}
+			return []endpointsOf{heir}
 		}, true},
-		{"another endpoint is deleted", func(server netip.AddrPort) []kept {
-			return []kept{full.without(full.backends[1-slices.Index(full.backends, server)])}
+		{"another endpoint is deleted", func(server netip.AddrPort) []endpointsOf {
+			return []endpointsOf{full.without(full.backends[1-slices.Index(full.backends, server)])}
 		}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel() // most of it is waiting
-			k := newTended(t, model.UDP)
+			k := newNodeWithSweeper(t, model.UDP)
 			k.deliver(full)
-			k.settled(full, 2)
+			k.waitSlots(full, 2)
 			begin := newBystander
 			if test.woken {
 				begin = newWaiter
@@ -172,23 +172,23 @@ func TestStaleIsGoneForGood(t *testing.T) {
 
 // A backend that is back before any socket was aborted counts as never gone.
 func TestStaleForAMoment(t *testing.T) {
-	k := newTended(t, model.UDP)
-	full := kept{name: "dns", vip: vip4, proto: model.UDP, backends: back4[:1]}
+	k := newNodeWithSweeper(t, model.UDP)
+	full := endpointsOf{name: "dns", vip: vip4, proto: model.UDP, backends: back4[:1]}
 	k.deliver(full)
-	k.settled(full, 1)
+	k.waitSlots(full, 1)
 	w := newBystander(t, k, k.host, full, false)
 	k.deliver()
-	k.settledGone(full)
+	k.waitGone(full)
 	k.deliver(full)
 	w.left()
 }
 
 // Only a holder of a sock_diag socket of a pod's namespace can abort the pod's sockets.
 func TestStaleInAPod(t *testing.T) {
-	k := newTended(t, model.UDP)
-	full := kept{name: "dns", vip: vip4, proto: model.UDP, backends: back4[:1]}
+	k := newNodeWithSweeper(t, model.UDP)
+	full := endpointsOf{name: "dns", vip: vip4, proto: model.UDP, backends: back4[:1]}
 	k.deliver(full)
-	k.settled(full, 1)
+	k.waitSlots(full, 1)
 	known, unknown := rig.NewNetns(t, "known pod"), rig.NewNetns(t, "unknown pod")
 	k.watch("pod", known)
 	inKnown, inUnknown := newWaiter(t, k, known, full, false), newBystander(t, k, unknown, full, false)
@@ -200,12 +200,12 @@ func TestStaleInAPod(t *testing.T) {
 
 // An agent that starts finds the backends that went away while no agent ran.
 func TestStaleAfterRestart(t *testing.T) {
-	k := newTended(t, model.UDP)
-	full := kept{name: "dns", vip: vip4, proto: model.UDP, backends: back4[:2]}
-	other := kept{name: "other", vip: netip.MustParseAddrPort("127.66.0.9:53"), proto: model.UDP, backends: back4[2:3]}
+	k := newNodeWithSweeper(t, model.UDP)
+	full := endpointsOf{name: "dns", vip: vip4, proto: model.UDP, backends: back4[:2]}
+	other := endpointsOf{name: "other", vip: netip.MustParseAddrPort("127.66.0.9:53"), proto: model.UDP, backends: back4[2:3]}
 	k.deliver(full, other)
-	k.settled(full, 2)
-	k.settled(other, 1)
+	k.waitSlots(full, 2)
+	k.waitSlots(other, 1)
 	w, stays := newWaiter(t, k, k.host, full, false), newBystander(t, k, k.host, other, false)
 	k.stop()
 	k.start(model.NewStore("node"), model.UDP)
@@ -218,15 +218,15 @@ func TestStaleAfterRestart(t *testing.T) {
 // A client with a socket for each of many servers loses the one whose server is gone. None of
 // 10,000 other sockets of every kind is harmed.
 func TestStaleSparesOthers(t *testing.T) {
-	k := newTended(t, model.UDP, model.TCP)
-	gone := kept{name: "gone", vip: vip4, proto: model.UDP, backends: back4[:1]}
-	same := kept{name: "same", vip: netip.MustParseAddrPort("127.66.0.9:53"), proto: model.UDP, backends: back4[:1]}
-	stream := kept{name: "stream", vip: netip.MustParseAddrPort("127.66.0.10:80"), proto: model.TCP, backends: back4[:1]}
-	six := kept{name: "six", vip: vip6, proto: model.UDP, backends: []netip.AddrPort{back6}}
-	all := []kept{gone, same, stream, six}
+	k := newNodeWithSweeper(t, model.UDP, model.TCP)
+	gone := endpointsOf{name: "gone", vip: vip4, proto: model.UDP, backends: back4[:1]}
+	same := endpointsOf{name: "same", vip: netip.MustParseAddrPort("127.66.0.9:53"), proto: model.UDP, backends: back4[:1]}
+	stream := endpointsOf{name: "stream", vip: netip.MustParseAddrPort("127.66.0.10:80"), proto: model.TCP, backends: back4[:1]}
+	six := endpointsOf{name: "six", vip: vip6, proto: model.UDP, backends: []netip.AddrPort{back6}}
+	all := []endpointsOf{gone, same, stream, six}
 	k.deliver(all...)
 	for _, s := range all {
-		k.settled(s, 1)
+		k.waitSlots(s, 1)
 	}
 	k.until(func() bool { return k.sweeper.Stats().Looks == 2 }, "the sweeper does not look at the start") // the sweeper rests after a look
 	servers := &pod{t: t, process: rig.NewChild(t, k.cgroup, k.host, "pod")}
@@ -268,24 +268,24 @@ func TestStaleSparesOthers(t *testing.T) {
 
 // A TCP connection is reset only where the user wants that, and only when its endpoint is deleted.
 func TestStaleStreams(t *testing.T) {
-	full := kept{name: "web", vip: vip4, proto: model.TCP, backends: back4[:2]}
+	full := endpointsOf{name: "web", vip: vip4, proto: model.TCP, backends: back4[:2]}
 	for _, test := range []struct {
 		name      string
 		protocols []model.Protocol
-		then      []kept
+		then      []endpointsOf
 		woken     bool
 	}{
-		{"deleted", []model.Protocol{model.UDP, model.TCP}, []kept{full.without(back4[0])}, true},
-		{"not asked for", []model.Protocol{model.UDP}, []kept{full.without(back4[0])}, false},
-		{"does not serve", []model.Protocol{model.UDP, model.TCP}, []kept{full.as(model.Terminating, back4[0])}, false},
-		{"another port", []model.Protocol{model.UDP, model.TCP}, []kept{full.at(9090)}, false},
+		{"deleted", []model.Protocol{model.UDP, model.TCP}, []endpointsOf{full.without(back4[0])}, true},
+		{"not asked for", []model.Protocol{model.UDP}, []endpointsOf{full.without(back4[0])}, false},
+		{"does not serve", []model.Protocol{model.UDP, model.TCP}, []endpointsOf{full.as(model.Terminating, back4[0])}, false},
+		{"another port", []model.Protocol{model.UDP, model.TCP}, []endpointsOf{full.at(9090)}, false},
 		{"the Service is deleted", []model.Protocol{model.UDP, model.TCP}, nil, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel() // most of it is waiting
-			k := newTended(t, test.protocols...)
+			k := newNodeWithSweeper(t, test.protocols...)
 			k.deliver(full.without(back4[1]))
-			k.settled(full, 1)
+			k.waitSlots(full, 1)
 			server, client := newProgram(t, k.cgroup, k.host), newProgram(t, k.cgroup, k.host)
 			server.must(op{Call: "open", Socket: 1, Addr: back4[0], TCP: true})
 			server.must(op{Call: "bind", Socket: 1, Addr: back4[0]})
@@ -293,7 +293,7 @@ func TestStaleStreams(t *testing.T) {
 			client.must(op{Call: "open", Socket: 1, Addr: vip4, TCP: true})
 			client.must(op{Call: "connect", Socket: 1, Addr: vip4})
 			k.deliver(full)
-			k.settled(full, 2)
+			k.waitSlots(full, 2)
 			w, limit := &waiter{program: client, socket: 1}, 2*time.Second
 			if test.woken {
 				limit = time.Minute
@@ -313,21 +313,21 @@ func TestStaleStreams(t *testing.T) {
 // A service scales to zero and back: a client that reconnects when told to, and one that just keeps
 // sending, both get an answer within a second.
 func TestStaleScaleToZeroAndBack(t *testing.T) {
-	k := newTended(t, model.UDP)
-	full := kept{name: "dns", vip: vip4, proto: model.UDP, backends: back4[:1]}
-	moved := kept{name: "dns", vip: vip4, proto: model.UDP, backends: back4[1:2]}
+	k := newNodeWithSweeper(t, model.UDP)
+	full := endpointsOf{name: "dns", vip: vip4, proto: model.UDP, backends: back4[:1]}
+	moved := endpointsOf{name: "dns", vip: vip4, proto: model.UDP, backends: back4[1:2]}
 	k.deliver(full)
-	k.settled(full, 1)
+	k.waitSlots(full, 1)
 	loose := newProgram(t, k.cgroup, k.host)
 	loose.serve(back4[:2]...)
-	w := newWaiter(t, k, k.host, kept{vip: vip4}, false)
+	w := newWaiter(t, k, k.host, endpointsOf{vip: vip4}, false)
 	socket := loose.udp(vip4, false)
 	if server, _ := loose.ask(socket, vip4); server != back4[0].String() {
 		t.Fatalf("%s answers", server)
 	}
 	away := rig.NewStopwatch(t)
 	k.deliver(full.without(back4[0]))
-	k.settled(full, 0)
+	k.waitSlots(full, 0)
 	w.woken(away)
 	if out := loose.do(op{Call: "send", Socket: socket, Addr: vip4}); out.Errno != unix.ECONNREFUSED {
 		t.Errorf("sendto with no backend: %v", out.Errno)

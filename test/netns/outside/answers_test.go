@@ -24,7 +24,7 @@ func TestRefused(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			test.services = true
-			w := newWorld(t, test.settings)
+			w := newNodesBehindRouter(t, test.settings)
 			if test.completed {
 				rig.SetOffloads(t, w.a, "eth0", rig.Offloads{})
 			}
@@ -44,7 +44,7 @@ func TestRefused(t *testing.T) {
 func TestFragments(t *testing.T) {
 	for _, xdp := range []string{"off", "generic"} {
 		t.Run(xdp, func(t *testing.T) {
-			w := newWorld(t, settings{sums: xdp == "off", xdp: xdp, services: true})
+			w := newNodesBehindRouter(t, settings{sums: xdp == "off", xdp: xdp, services: true})
 			w.followAll(t, 5, 4000, 20000)
 		})
 	}
@@ -55,7 +55,7 @@ func TestFragments(t *testing.T) {
 func TestSmallerLinkBehind(t *testing.T) {
 	for _, sums := range []bool{true, false} {
 		t.Run(fmt.Sprint("sums ", sums), func(t *testing.T) {
-			w := newWorld(t, settings{sums: sums, xdp: "off", services: true})
+			w := newNodesBehindRouter(t, settings{sums: sums, xdp: "off", services: true})
 			rig.SetMTU(t, w.a, "pod0", 1300)
 			rig.SetMTU(t, w.pods[0], "eth0", 1300)
 			for _, v6 := range []bool{false, true} {
@@ -76,7 +76,7 @@ func TestSmallerLinkBehind(t *testing.T) {
 func TestSmallerLinkToNode(t *testing.T) {
 	for _, sums := range []bool{true, false} {
 		t.Run(fmt.Sprint("sums ", sums), func(t *testing.T) {
-			w := newWorld(t, settings{sums: sums, xdp: "off", services: true, devices: "eth0,eth1"})
+			w := newNodesBehindRouter(t, settings{sums: sums, xdp: "off", services: true, devices: "eth0,eth1"})
 			rig.Veth(t, w.a, "eth1", w.b, "eth1")
 			rig.SetMTU(t, w.a, "eth1", 1300)
 			rig.SetMTU(t, w.b, "eth1", 1300)

@@ -14,7 +14,7 @@ import (
 // The backends learn of a smaller link between the client and the router from the errors that the
 // router sends about answers that do not fit.
 func TestSmallerLink(t *testing.T) {
-	w := newWorld(t, settings{xdp: "off", narrow: 1300, services: true})
+	w := newNodesBehindRouter(t, settings{xdp: "off", narrow: 1300, services: true})
 	for _, p := range paths() {
 		for _, v6 := range []bool{false, true} {
 			t.Run(p.name+" "+familyName(v6), func(t *testing.T) { w.follow(t, p, v6, order{Bytes: 1 << 20}) })
@@ -34,7 +34,7 @@ func TestSmallerLink(t *testing.T) {
 // An agent that starts takes over what is attached, unnoticed by open connections. When the node of
 // a backend goes away, open connections wait for it and new ones go elsewhere.
 func TestChanges(t *testing.T) {
-	w := newWorld(t, settings{xdp: "off", services: true})
+	w := newNodesBehindRouter(t, settings{xdp: "off", services: true})
 	remote := order{Dial: nodeA.at(false, toPodB), Hold: 1, Bytes: 100}
 	before, err := w.user.try(remote)
 	if err != nil {
@@ -66,7 +66,7 @@ func TestChanges(t *testing.T) {
 // A node that gets another address uses it, and NodePorts are open there, without reloading
 // programs.
 func TestAnotherAddress(t *testing.T) {
-	w := newWorld(t, settings{xdp: "off", services: true})
+	w := newNodesBehindRouter(t, settings{xdp: "off", services: true})
 	w.follow(t, paths()[1], false, order{Bytes: 5})
 	w.onA.do(nodeOrder{Move: "192.0.2.77/24"})
 	moved := family{netip.MustParseAddr("192.0.2.77"), nodeA[1]}

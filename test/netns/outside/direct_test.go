@@ -41,7 +41,7 @@ func TestDirect(t *testing.T) {
 }
 
 func direct(t *testing.T, mode lb.Direct, s settings) {
-	w := newWorld(t, s)
+	w := newNodesBehindRouter(t, s)
 	for _, v6 := range []bool{false, true} {
 		backend := podB.at(v6, 8080)
 		w.process(w.pods[1]).do(order{Serve: backend})

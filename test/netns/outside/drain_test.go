@@ -14,7 +14,7 @@ import (
 // drained is two nodes on their way back to kube-proxy's rules; the front node forwards to a pod of
 // the other, which answers its clients directly.
 type drained struct {
-	*world
+	*nodesBehindRouter
 	xdp      string
 	services []service // as node a has them
 	user     *child[order, seen]
@@ -34,7 +34,7 @@ func TestDrain(t *testing.T) {
 
 func newDrained(t *testing.T, mode lb.Direct, xdp string) *drained {
 	t.Helper()
-	d := &drained{xdp: xdp, world: newWorld(t, settings{xdp: xdp})}
+	d := &drained{xdp: xdp, nodesBehindRouter: newNodesBehindRouter(t, settings{xdp: xdp})}
 	d.nft(proxyRules)
 	d.user = d.process(d.client)
 	for _, v6 := range []bool{false, true} {

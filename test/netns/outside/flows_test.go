@@ -145,7 +145,7 @@ func (f *flow) askAgain(o order) (seen, error) {
 			if n >= header+8 && binary.BigEndian.Uint64(have[header:]) < f.asked {
 				continue
 			}
-			return judge(have[:n], want)
+			return checkBytes(have[:n], want)
 		}
 	}
 	return seen{}, fmt.Errorf("no answer to any datagram: %w", os.ErrDeadlineExceeded)

@@ -51,7 +51,7 @@ table inet kube-proxy {
 
 // former is a node that kube-proxy serves at first, and clients of a service there.
 type former struct {
-	*world
+	*nodesBehindRouter
 	xdp     string
 	clients []formerClient
 }
@@ -77,7 +77,7 @@ func (c formerClient) isOutside() bool { return !c.inside && !c.udp }
 
 func newFormer(t *testing.T, xdp string) *former {
 	t.Helper()
-	f := &former{xdp: xdp, world: newWorld(t, settings{xdp: xdp, sums: true})}
+	f := &former{xdp: xdp, nodesBehindRouter: newNodesBehindRouter(t, settings{xdp: xdp, sums: true})}
 	f.leave()
 	f.nft(proxyRules)
 	for _, v6 := range []bool{false, true} {
@@ -112,7 +112,7 @@ func (f *former) install(meanwhile int) (first []seen) {
 	// A row for each direction, as the client and as the server sees it, for twice two connections
 	// of each of three clients of NodePorts, by TCP and by UDP, and for the brief ones.
 	const lasting = 2 * 2 * 2 * 2 * 3 * 2
-	f.onA.do(nodeOrder{Kept: lasting + 2*2*2})
+	f.onA.do(nodeOrder{Established: lasting + 2*2*2})
 	for _, s := range services {
 		f.onA.do(nodeOrder{Service: &s})
 	}
@@ -338,7 +338,7 @@ func (f *former) leave() int {
 }
 
 // nft loads netfilter rules on node a.
-func (w *world) nft(rules string) {
+func (w *nodesBehindRouter) nft(rules string) {
 	w.t.Helper()
 	err := w.a.Do(func() error {
 		cmd := exec.Command("nft", "-f", "-")

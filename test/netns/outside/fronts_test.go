@@ -15,7 +15,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// The nodes of a world of four. The router sends packets for the cluster's services to node a or to
+// The nodes of a test with four nodes. The router sends packets for the cluster's services to node a or to
 // node c, as if it had moved all flows; their backends are on the other two.
 const (
 	onA = iota
@@ -67,7 +67,7 @@ func (k kind) survives() bool { return k.mode != lb.DirectOff || k.udp }
 
 // fronts is a cluster with two front nodes.
 type fronts struct {
-	*world
+	*nodesBehindRouter
 	agents [4]*child[nodeOrder, nodeState]
 	client *child[flowsOrder, []flowSeen]
 	front  int // the node to which the router sends flows
@@ -76,9 +76,9 @@ type fronts struct {
 func newFronts(t *testing.T, s settings) *fronts {
 	t.Helper()
 	s.nodes = 4
-	w := newWorld(t, s)
+	w := newNodesBehindRouter(t, s)
 	f := &fronts{
-		world: w, agents: [4]*child[nodeOrder, nodeState]{w.onA, w.onB, w.startNode(onC, s), w.startNode(onD, s)},
+		nodesBehindRouter: w, agents: [4]*child[nodeOrder, nodeState]{w.onA, w.onB, w.startNode(onC, s), w.startNode(onD, s)},
 		client: &child[flowsOrder, []flowSeen]{t, rig.NewChild(t, nil, w.client, "flows")},
 	}
 	for i, agent := range f.agents {

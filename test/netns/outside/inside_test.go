@@ -23,7 +23,7 @@ func TestDirectInside(t *testing.T) {
 }
 
 func inside(t *testing.T, mode lb.Direct, s settings) {
-	w := newWorld(t, s)
+	w := newNodesBehindRouter(t, s)
 	clients := map[string]*child[order, seen]{
 		"process of the backend's node": w.process(w.b),
 		"the backend":                   w.process(w.pods[1]),
@@ -44,7 +44,7 @@ func inside(t *testing.T, mode lb.Direct, s settings) {
 				t.Run(fmt.Sprintf("%s %s %s", name, backend, familyName(v6)), func(t *testing.T) {
 					for _, o := range []order{{Bytes: 5}, {Bytes: 4 << 20}, {UDP: true, Bytes: 5}, {UDP: true, Bytes: 1200}} {
 						w.askInside(t, client, o, path{port: port, to: at}, v6)
-						w.follow(t, path{port: port, kept: true, to: at, at: 8080}, v6, o)
+						w.follow(t, path{port: port, established: true, to: at, at: 8080}, v6, o)
 					}
 				})
 			}
@@ -62,7 +62,7 @@ func inside(t *testing.T, mode lb.Direct, s settings) {
 }
 
 // secondPod adds a second pod to node b.
-func (w *world) secondPod(s settings) *rig.Netns {
+func (w *nodesBehindRouter) secondPod(s settings) *rig.Netns {
 	t := w.t
 	t.Helper()
 	pod := rig.NewNetns(t, "second")
@@ -86,7 +86,7 @@ func (w *world) secondPod(s settings) *rig.Netns {
 }
 
 // askInside has a client inside dial node a, which shows its own address to the backend.
-func (w *world) askInside(t *testing.T, client *child[order, seen], o order, p path, v6 bool) {
+func (w *nodesBehindRouter) askInside(t *testing.T, client *child[order, seen], o order, p path, v6 bool) {
 	t.Helper()
 	client.t = t
 	o.Dial = nodeA.at(v6, p.port)

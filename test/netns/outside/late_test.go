@@ -52,7 +52,7 @@ func (o order) pieces() (answer seen, err error) {
 		if err != nil {
 			return seen{}, fmt.Errorf("datagram %d: %w", i, err)
 		}
-		if answer, err = judge(have[:n], text(o.Bytes)); err != nil {
+		if answer, err = checkBytes(have[:n], text(o.Bytes)); err != nil {
 			return seen{}, fmt.Errorf("datagram %d: %w", i, err)
 		}
 	}
@@ -153,7 +153,7 @@ func lateOrders() map[string][]piece {
 func TestLateFragments(t *testing.T) {
 	for _, xdp := range []string{"off", "native", "generic"} {
 		t.Run(xdp, func(t *testing.T) {
-			w := newWorld(t, settings{xdp: xdp, services: true, backwards: true})
+			w := newNodesBehindRouter(t, settings{xdp: xdp, services: true, backwards: true})
 			for _, v6 := range []bool{false, true} {
 				for _, p := range paths() {
 					for name, pieces := range lateOrders() {
@@ -173,7 +173,7 @@ func TestLateFragments(t *testing.T) {
 
 // So do datagrams that need links with an MTU of 9000 bytes.
 func TestLateJumboFragments(t *testing.T) {
-	w := newWorld(t, settings{xdp: "off", mtu: 9000, services: true})
+	w := newNodesBehindRouter(t, settings{xdp: "off", mtu: 9000, services: true})
 	for _, v6 := range []bool{false, true} {
 		for _, p := range paths() {
 			t.Run(p.name+" "+familyName(v6), func(t *testing.T) {

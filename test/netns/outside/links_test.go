@@ -32,7 +32,7 @@ func TestLinks(t *testing.T) {
 			if why := lacks(t, test.link); why != "" {
 				rig.Lacking(t, "links", why)
 			}
-			w := newWorld(t, settings{xdp: "off", link: test.link, services: true})
+			w := newNodesBehindRouter(t, settings{xdp: "off", link: test.link, services: true})
 			w.followAll(t, 1<<20, 1400)
 			state := w.onA.do(nodeOrder{State: true})
 			want := []deviceState{{Name: "eth0", XDPWhy: "off"}}
@@ -62,7 +62,7 @@ func lacks(t *testing.T, kind int) (why string) {
 }
 
 // connect connects a node to a port of the router.
-func (w *world) connect(n *rig.Netns, kind int, port string) {
+func (w *nodesBehindRouter) connect(n *rig.Netns, kind int, port string) {
 	w.t.Helper()
 	if kind == plain {
 		rig.Veth(w.t, n, "eth0", w.router, port)

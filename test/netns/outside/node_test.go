@@ -23,12 +23,12 @@ import (
 
 // nodeOrder is an order to the agent of a node.
 type nodeOrder struct {
-	Service *service
-	Ready   []service // prepare these frontends at once, like everything that a new agent finds
-	Kept    int       // wait for at least this many rows of established flows
-	Left    int       // wait until at most this many of them are left
-	State   bool      // reply with what is attached
-	Ways    string    // what to do about changes of routes and neighbors: see agent.follow
+	Service     *service
+	Ready       []service // prepare these frontends at once, like everything that a new agent finds
+	Established int       // wait for at least this many rows of established flows
+	Left        int       // wait until at most this many of them are left
+	State       bool      // reply with what is attached
+	Ways        string    // what to do about changes of routes and neighbors: see agent.follow
 	// Replace the IPv4 address of eth0 with this one, and wait until the datapath knows it.
 	Move   string
 	Join   string         // serve the cluster's services as the node of this name: see agent.join
@@ -56,7 +56,7 @@ type deviceState struct{ Name, TC, XDP, XDPWhy, Err string }
 type agent struct {
 	*datapath.Datapath
 	services uint32
-	looked   chan struct{}
+	scanned  chan struct{}
 	ways     *datapath.Ways
 	guarded  *guarded // nil unless there are source ranges
 	stop     func() error
@@ -112,7 +112,7 @@ func newNodeMain(args []string) (func(nodeOrder) (nodeState, error), error) {
 		return nil, fmt.Errorf("watch: %w", err)
 	}
 	ways, err := d.Ways()
-	return (&agent{Datapath: d, looked: looked, ways: ways}).do, err
+	return (&agent{Datapath: d, scanned: looked, ways: ways}).do, err
 }
 
 func (a *agent) do(o nodeOrder) (nodeState, error) {
@@ -122,8 +122,8 @@ func (a *agent) do(o nodeOrder) (nodeState, error) {
 	if o.Ready != nil {
 		return nodeState{}, a.ready(o.Ready)
 	}
-	if o.Kept > 0 {
-		return nodeState{}, a.await(func(rows int) bool { return rows >= o.Kept })
+	if o.Established > 0 {
+		return nodeState{}, a.await(func(rows int) bool { return rows >= o.Established })
 	}
 	if o.Left > 0 {
 		return nodeState{}, a.await(func(rows int) bool { return rows <= o.Left })
@@ -176,7 +176,7 @@ func (a *agent) move(to netip.Prefix) error {
 			return err
 		}
 		select {
-		case <-a.looked:
+		case <-a.scanned:
 		case <-late:
 			return fmt.Errorf("%s is not known", to)
 		}

@@ -10,11 +10,11 @@ import (
 
 // path is a path that a connection takes.
 type path struct {
-	name string
-	port uint16
-	kept bool // the backend sees the client's own address
-	to   family
-	at   uint16
+	name        string
+	port        uint16
+	established bool // the backend sees the client's own address
+	to          family
+	at          uint16
 }
 
 func paths() []path {
@@ -28,7 +28,7 @@ func paths() []path {
 
 // follow sends bytes along a path and expects them back, from the right server, which must see the
 // right client.
-func (w *world) follow(t *testing.T, p path, v6 bool, o order) {
+func (w *nodesBehindRouter) follow(t *testing.T, p path, v6 bool, o order) {
 	t.Helper()
 	w.user.t = t
 	o.Dial = nodeA.at(v6, p.port)
@@ -41,13 +41,13 @@ func (w *world) follow(t *testing.T, p path, v6 bool, o order) {
 		t.Errorf("%s answered, want %s", got.Server, want)
 	}
 	from := nodeA
-	if p.kept {
+	if p.established {
 		from = clientAddr
 	}
 	if want := from.at(v6, 0).Addr(); got.Client.Addr() != want {
 		t.Errorf("the server saw %s, want %s", got.Client, want)
 	}
-	if p.kept && o.From != 0 && got.Client.Port() != o.From {
+	if p.established && o.From != 0 && got.Client.Port() != o.From {
 		t.Errorf("the server saw port %d, want %d", got.Client.Port(), o.From)
 	}
 }
@@ -55,7 +55,7 @@ func (w *world) follow(t *testing.T, p path, v6 bool, o order) {
 func familyName(v6 bool) string { return map[bool]string{false: "v4", true: "v6"}[v6] }
 
 // followAll takes every path in both families, by TCP and with datagrams of each size.
-func (w *world) followAll(t *testing.T, bytes int, datagrams ...int) {
+func (w *nodesBehindRouter) followAll(t *testing.T, bytes int, datagrams ...int) {
 	for _, p := range paths() {
 		for _, v6 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s %s", p.name, familyName(v6)), func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestPaths(t *testing.T) {
 				want.XDPWhy = ""
 			}
 			test.services = true
-			w := newWorld(t, test.settings)
+			w := newNodesBehindRouter(t, test.settings)
 			w.followAll(t, large, test.datagrams...)
 			state := w.onA.do(nodeOrder{State: true})
 			if len(state.Devices) == 1 {

@@ -103,7 +103,7 @@ type guardedUse struct {
 	far   bool
 }
 
-func (w *world) guardedUses() (uses []*guardedUse) {
+func (w *nodesBehindRouter) guardedUses() (uses []*guardedUse) {
 	for name, s := range guardedServices() {
 		for _, v6 := range []bool{false, true} {
 			w.process(map[string]*rig.Netns{"near": w.pods[0], "far": w.pods[1]}[name]).do(order{Serve: s.pod.at(v6, targetPort)})
@@ -155,7 +155,7 @@ func TestRangesChange(t *testing.T) {
 	others := []netip.Prefix{netip.MustParsePrefix("198.51.100.8/29"), netip.MustParsePrefix("2001:db8:1::8/125")}
 	for _, xdp := range []string{"off", "native"} {
 		t.Run("xdp "+xdp, func(t *testing.T) {
-			w := newWorld(t, settings{xdp: xdp})
+			w := newNodesBehindRouter(t, settings{xdp: xdp})
 			for i, to := range vips {
 				rig.Route(t, w.router, to, nodeA[i].String())
 			}

@@ -22,7 +22,7 @@ func TestSCTP(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			test.services, test.sctp = true, true
-			w := newWorld(t, test.settings)
+			w := newNodesBehindRouter(t, test.settings)
 			for _, p := range paths() {
 				for _, v6 := range []bool{false, true} {
 					t.Run(fmt.Sprintf("%s %s", p.name, familyName(v6)), func(t *testing.T) {

@@ -35,7 +35,7 @@ func (o order) segments() (seen, error) {
 			return seen{}, err
 		}
 		if n, err := o.answer(conn, have); err != nil || n > 0 {
-			return judgeSegment(have[:n], want[:o.Segment], err)
+			return checkSegment(have[:n], want[:o.Segment], err)
 		}
 	}
 	return seen{}, fmt.Errorf("no answer to any datagram of %d bytes", o.Segment)
@@ -53,11 +53,11 @@ func (o order) answer(conn net.Conn, buffer []byte) (int, error) {
 	return n, err
 }
 
-func judgeSegment(have, want []byte, err error) (seen, error) {
+func checkSegment(have, want []byte, err error) (seen, error) {
 	if err != nil {
 		return seen{}, err
 	}
-	return judge(have, want)
+	return checkBytes(have, want)
 }
 
 // TestDirectSegments checks that datagrams which the kernel has not segmented yet reach a pod on
@@ -68,7 +68,7 @@ func TestDirectSegments(t *testing.T) {
 	rig.Root(t)
 	for _, mode := range []lb.Direct{lb.DirectIPIP, lb.DirectOpt} {
 		t.Run(mode.String(), func(t *testing.T) {
-			w := newWorld(t, settings{xdp: "off", sums: true})
+			w := newNodesBehindRouter(t, settings{xdp: "off", sums: true})
 			for _, v6 := range []bool{false, true} {
 				backend, full := podB.at(v6, 8080), 1500-20-8
 				if v6 {

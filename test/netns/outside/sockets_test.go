@@ -201,10 +201,10 @@ func (o order) exchange(conn net.Conn) (seen, error) {
 	if err := <-sent; err != nil {
 		return seen{}, err
 	}
-	return judge(have, want)
+	return checkBytes(have, want)
 }
 
-func judge(have, want []byte) (seen, error) {
+func checkBytes(have, want []byte) (seen, error) {
 	if len(have) < header || !bytes.Equal(have[header:], want) {
 		return seen{}, fmt.Errorf("the answer of %d bytes is not what was sent", len(have))
 	}
@@ -223,7 +223,7 @@ func (o order) datagram(conn net.Conn) (seen, error) {
 	if err != nil {
 		return seen{}, err
 	}
-	return judge(have[:n], want)
+	return checkBytes(have[:n], want)
 }
 
 // serve echoes as long as the process lives.

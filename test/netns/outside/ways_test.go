@@ -82,7 +82,7 @@ func (a *agent) pretend(blind bool) error {
 }
 
 // moveB gives node b another MAC address, and tells node a.
-func (w *world) moveB(last byte) {
+func (w *nodesBehindRouter) moveB(last byte) {
 	w.t.Helper()
 	mac := net.HardwareAddr{2, 0, 0, 0, 0xb, last}
 	err := w.b.Do(func() error {
@@ -112,7 +112,7 @@ func (w *world) moveB(last byte) {
 const soon = 4 * time.Second
 
 // ask uses an open connection, and returns how long that took.
-func (w *world) ask(hold int) (time.Duration, error) {
+func (w *nodesBehindRouter) ask(hold int) (time.Duration, error) {
 	w.t.Helper()
 	began := time.Now()
 	_, err := w.user.try(order{Hold: hold, Bytes: 100})
@@ -125,7 +125,7 @@ func (w *world) ask(hold int) (time.Duration, error) {
 func TestWayChanges(t *testing.T) {
 	for _, xdp := range []string{"off", "native"} {
 		t.Run("xdp "+xdp, func(t *testing.T) {
-			w := newWorld(t, settings{xdp: xdp, services: true})
+			w := newNodesBehindRouter(t, settings{xdp: xdp, services: true})
 			w.user.do(order{Dial: nodeA.at(false, toPodB), Bytes: 100}) // resolves the neighbor
 			for hold := 1; hold <= 3; hold++ {
 				w.user.do(order{Dial: nodeA.at(false, toPodB), Hold: hold, Bytes: 100})

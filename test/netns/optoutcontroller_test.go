@@ -22,9 +22,9 @@ import (
 
 const podUID = "0f3a5b7c-1b0e-4b64-8c54-0d5f4f2b1a10"
 
-// keep runs the keeper of the pods' opt-outs, for a runtime that leaves its files in results and
+// runOptOut runs the keeper of the pods' opt-outs, for a runtime that leaves its files in results and
 // netns.
-func (n *node) keep(store *model.Store, results, netns string) {
+func (n *node) runOptOut(store *model.Store, results, netns string) {
 	n.t.Helper()
 	own, err := cookieHere()
 	if err != nil {
@@ -86,7 +86,7 @@ func TestRunningPodOptsOut(t *testing.T) {
 	p.listen(back4[0], back6)
 
 	store, results, netns := model.NewStore("node"), t.TempDir(), t.TempDir()
-	n.keep(store, results, netns)
+	n.runOptOut(store, results, netns)
 	says := func(what model.SocketLB) *model.Pod {
 		return &model.Pod{
 			Name: model.Name{Namespace: "shop", Name: "web"}, UID: podUID, LocalUID: podUID, SocketLB: what,

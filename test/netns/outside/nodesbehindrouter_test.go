@@ -20,7 +20,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// The addresses of the world, IPv4 and IPv6:
+// The addresses of the network, IPv4 and IPv6:
 //
 // client .7 -- 198.51.100.0/24, 2001:db8:1::/64 -- .1 router .254 -- 192.0.2.0/24, 2001:db8::/64 --
 // .1 node a, .2 node b
@@ -49,7 +49,7 @@ func (f family) at(v6 bool, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(f[0], port)
 }
 
-// settings are the differences between worlds.
+// settings are the differences between networks.
 type settings struct {
 	xdp      string // the XDP mode
 	mtu      int    // of every device; 0 for 1500
@@ -65,8 +65,8 @@ type settings struct {
 	nodes     int  // how many there are; 0 for two
 }
 
-// world is the network that the package comment describes.
-type world struct {
+// nodesBehindRouter is the network that the package comment describes.
+type nodesBehindRouter struct {
 	t                    *testing.T
 	client, router, a, b *rig.Netns // a and b are the first two nodes
 	onA, onB             *child[nodeOrder, nodeState]
@@ -82,10 +82,10 @@ type node struct {
 	cgroup *rig.Cgroup
 }
 
-func newWorld(t *testing.T, s settings) *world {
+func newNodesBehindRouter(t *testing.T, s settings) *nodesBehindRouter {
 	t.Helper()
 	rig.Root(t)
-	w := &world{t: t, router: rig.NewNetns(t, "router"), client: rig.NewNetns(t, "client")}
+	w := &nodesBehindRouter{t: t, router: rig.NewNetns(t, "router"), client: rig.NewNetns(t, "client")}
 	rig.Bridge(t, w.router, "lan")
 	rig.Veth(t, w.client, "eth0", w.router, "wan")
 	rig.Address(t, w.router, "wan", "198.51.100.1/24", "2001:db8:1::1/64")
@@ -122,7 +122,7 @@ func newWorld(t *testing.T, s settings) *world {
 }
 
 // forwards makes a namespace forward packets.
-func (w *world) forwards(n *rig.Netns) {
+func (w *nodesBehindRouter) forwards(n *rig.Netns) {
 	w.t.Helper()
 	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
 		if err := n.SetSysctl(name, "1"); err != nil {
@@ -135,7 +135,7 @@ func (w *world) forwards(n *rig.Netns) {
 func portOf(id int) string { return fmt.Sprintf("node%d", id) }
 
 // addNode connects a node and its pod; id is 1 for a.
-func (w *world) addNode(id int, s settings) {
+func (w *nodesBehindRouter) addNode(id int, s settings) {
 	t, n, pod := w.t, rig.NewNetns(w.t, "node"), rig.NewNetns(w.t, "pod")
 	w.connect(n, s.link, portOf(id))
 	rig.Enslave(t, w.router, portOf(id), "lan")
@@ -158,7 +158,7 @@ func (w *world) addNode(id int, s settings) {
 }
 
 // setUp sets the MTU and the offloads of the devices.
-func (w *world) setUp(s settings) {
+func (w *nodesBehindRouter) setUp(s settings) {
 	w.t.Helper()
 	type devices struct {
 		n     *rig.Netns
@@ -181,7 +181,7 @@ func (w *world) setUp(s settings) {
 }
 
 // passXDP attaches an XDP program that passes everything to devices.
-func (w *world) passXDP(how link.XDPAttachFlags, n *rig.Netns, names ...string) {
+func (w *nodesBehindRouter) passXDP(how link.XDPAttachFlags, n *rig.Netns, names ...string) {
 	t := w.t
 	t.Helper()
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -209,7 +209,7 @@ func (w *world) passXDP(how link.XDPAttachFlags, n *rig.Netns, names ...string) 
 }
 
 // startNode starts the agent of a node.
-func (w *world) startNode(i int, s settings) *child[nodeOrder, nodeState] {
+func (w *nodesBehindRouter) startNode(i int, s settings) *child[nodeOrder, nodeState] {
 	t, n := w.t, w.nodes[i]
 	t.Helper()
 	if n.bpffs == "" {
@@ -241,7 +241,7 @@ func (w *world) startNode(i int, s settings) *child[nodeOrder, nodeState] {
 
 // narrow makes the router refuse to send larger packets to the client, as if a link further on had
 // a smaller MTU.
-func (w *world) narrow(mtu int) {
+func (w *nodesBehindRouter) narrow(mtu int) {
 	w.t.Helper()
 	err := w.router.Do(func() error {
 		wan, err := netlink.LinkByName("wan")
@@ -263,7 +263,7 @@ func (w *world) narrow(mtu int) {
 }
 
 // cut takes a port of the router down.
-func (w *world) cut(port string) {
+func (w *nodesBehindRouter) cut(port string) {
 	w.t.Helper()
 	err := w.router.Do(func() error {
 		device, err := netlink.LinkByName(port)
@@ -278,12 +278,12 @@ func (w *world) cut(port string) {
 }
 
 // process starts a process that uses sockets.
-func (w *world) process(n *rig.Netns) *child[order, seen] {
+func (w *nodesBehindRouter) process(n *rig.Netns) *child[order, seen] {
 	w.t.Helper()
 	return &child[order, seen]{w.t, rig.NewChild(w.t, nil, n, "sockets")}
 }
 
-// The ports of node a on which the world's services are.
+// The ports of node a on which the services are.
 const (
 	toPodA  = 30001
 	toPodB  = 30002
@@ -293,7 +293,7 @@ const (
 )
 
 // addServices starts servers in the pods and on the nodes, and gives node a a NodePort for each.
-func (w *world) addServices(with settings) {
+func (w *nodesBehindRouter) addServices(with settings) {
 	w.t.Helper()
 	for _, v6 := range []bool{false, true} {
 		for _, s := range []struct {

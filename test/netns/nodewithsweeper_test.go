@@ -20,9 +20,9 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// tended is a node whose maps follow a store, and whose sockets to backends that are gone are
+// nodeWithSweeper is a node whose maps follow a store, and whose sockets to backends that are gone are
 // aborted.
-type tended struct {
+type nodeWithSweeper struct {
 	*node
 	host    *rig.Netns
 	store   *model.Store
@@ -30,19 +30,19 @@ type tended struct {
 	stop    func()
 }
 
-// newTended returns a tended node whose store is empty and synced.
-func newTended(t *testing.T, protocols ...model.Protocol) *tended {
+// newNodeWithSweeper returns a node whose store is empty and synced.
+func newNodeWithSweeper(t *testing.T, protocols ...model.Protocol) *nodeWithSweeper {
 	t.Helper()
 	rig.Root(t)
 	host := rig.NewNetns(t, "node")
-	k := &tended{node: newNodeIn(t, host), host: host}
+	k := &nodeWithSweeper{node: newNodeIn(t, host), host: host}
 	k.start(model.NewStore("node"), protocols...)
 	k.deliver()
 	return k
 }
 
 // start runs what an agent runs, until stop is called or the test ends.
-func (k *tended) start(store *model.Store, protocols ...model.Protocol) {
+func (k *nodeWithSweeper) start(store *model.Store, protocols ...model.Protocol) {
 	k.t.Helper()
 	log := slog.New(slog.NewTextHandler(k.t.Output(), nil))
 	var peers *datapath.Peers
@@ -98,7 +98,7 @@ func (k *tended) start(store *model.Store, protocols ...model.Protocol) {
 }
 
 // watch hands the sweeper a sock_diag socket opened in a namespace.
-func (k *tended) watch(name string, ns *rig.Netns) {
+func (k *nodeWithSweeper) watch(name string, ns *rig.Netns) {
 	k.t.Helper()
 	if err := ns.Do(func() error {
 		return limited.Do(func() error {
@@ -113,13 +113,13 @@ func (k *tended) watch(name string, ns *rig.Netns) {
 	}
 }
 
-func (k *tended) tables() *reconcile.Tables {
+func (k *nodeWithSweeper) tables() *reconcile.Tables {
 	t := k.Tables()
 	return &reconcile.Tables{Frontends: t.Svcs, Ranges: t.Ranges, Services: t.Services, Slots: t.Slots, Backends: t.Backends, Names: t.Names}
 }
 
 // deliver replaces the content of the store at once: these services with their slices.
-func (k *tended) deliver(services ...kept) {
+func (k *nodeWithSweeper) deliver(services ...endpointsOf) {
 	var list []*model.Service
 	var slices []*model.Slice
 	for _, s := range services {
@@ -133,8 +133,8 @@ func (k *tended) deliver(services ...kept) {
 	k.store.ReplacePods(nil)
 }
 
-// settled waits until a service in the maps has this many slots.
-func (k *tended) settled(s kept, slots int) {
+// waitSlots waits until a service in the maps has this many slots.
+func (k *nodeWithSweeper) waitSlots(s endpointsOf, slots int) {
 	k.t.Helper()
 	k.until(func() bool {
 		row, ok := k.row(s)
@@ -142,8 +142,8 @@ func (k *tended) settled(s kept, slots int) {
 	}, "%s did not get %d slots", s.vip, slots)
 }
 
-// settledGone waits until a service is not in the maps.
-func (k *tended) settledGone(s kept) {
+// waitGone waits until a service is not in the maps.
+func (k *nodeWithSweeper) waitGone(s endpointsOf) {
 	k.t.Helper()
 	k.until(func() bool {
 		_, ok := k.row(s)
@@ -151,7 +151,7 @@ func (k *tended) settledGone(s kept) {
 	}, "%s is still there", s.vip)
 }
 
-func (k *tended) row(s kept) (maps.Svc, bool) {
+func (k *nodeWithSweeper) row(s endpointsOf) (maps.Svc, bool) {
 	k.t.Helper()
 	row, ok, err := k.Tables().Svcs.Lookup(maps.KeyOf(s.vip.Addr(), s.vip.Port(), s.proto))
 	if err != nil {
@@ -161,7 +161,7 @@ func (k *tended) row(s kept) (maps.Svc, bool) {
 }
 
 // until waits for something that the reconciler does on its own.
-func (k *tended) until(done func() bool, format string, args ...any) {
+func (k *nodeWithSweeper) until(done func() bool, format string, args ...any) {
 	k.t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -170,8 +170,8 @@ func (k *tended) until(done func() bool, format string, args ...any) {
 	}
 }
 
-// kept is a Service with endpoints that all have the given conditions, or are ready.
-type kept struct {
+// endpointsOf is a Service with endpoints that all have the given conditions, or are ready.
+type endpointsOf struct {
 	name       string
 	vip        netip.AddrPort
 	proto      model.Protocol
@@ -179,14 +179,14 @@ type kept struct {
 	conditions map[netip.AddrPort]model.Conditions
 }
 
-func (s kept) service() *model.Service {
+func (s endpointsOf) service() *model.Service {
 	return &model.Service{
 		Name: model.Name{Namespace: "shop", Name: s.name}, UID: s.name, Created: 1, ClusterIPs: []netip.Addr{s.vip.Addr()},
 		Ports: []model.Port{{Port: s.vip.Port(), Protocol: s.proto}},
 	}
 }
 
-func (s kept) slice() *model.Slice {
+func (s endpointsOf) slice() *model.Slice {
 	slice := &model.Slice{
 		Name: model.Name{Namespace: "shop", Name: s.name}, Service: s.name, Family: model.FamilyOf(s.vip.Addr()), Weight: 1,
 	}
@@ -202,13 +202,13 @@ func (s kept) slice() *model.Slice {
 }
 
 // without returns the service without some backends.
-func (s kept) without(gone ...netip.AddrPort) kept {
+func (s endpointsOf) without(gone ...netip.AddrPort) endpointsOf {
 	s.backends = slices.DeleteFunc(slices.Clone(s.backends), func(b netip.AddrPort) bool { return slices.Contains(gone, b) })
 	return s
 }
 
 // as returns the service with some backends in a condition.
-func (s kept) as(conditions model.Conditions, backends ...netip.AddrPort) kept {
+func (s endpointsOf) as(conditions model.Conditions, backends ...netip.AddrPort) endpointsOf {
 	s.conditions = map[netip.AddrPort]model.Conditions{}
 	for _, b := range backends {
 		s.conditions[b] = conditions
@@ -217,7 +217,7 @@ func (s kept) as(conditions model.Conditions, backends ...netip.AddrPort) kept {
 }
 
 // at returns the service with its backends on another port.
-func (s kept) at(port uint16) kept {
+func (s endpointsOf) at(port uint16) endpointsOf {
 	s.backends = slices.Clone(s.backends)
 	for i := range s.backends {
 		s.backends[i] = netip.AddrPortFrom(s.backends[i].Addr(), port)
