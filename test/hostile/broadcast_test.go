@@ -16,7 +16,7 @@ import (
 // the externalIPs of a Service, to get what processes of nodes send to all hosts there. They go on
 // reaching the hosts of the network.
 func TestBroadcast(t *testing.T) {
-	w := newWorld(t, 1)
+	w := newNodesOnLAN(t, 1)
 	n := w.nodes[0]
 	rig.Route(t, n.ns, "0.0.0.0/0", "198.51.100.200")
 	accomplice := n.pod("accomplice")

@@ -19,7 +19,7 @@ import (
 // arrives, since the device carries nothing before programs check what comes out of it; what the pod
 // sends honestly afterwards does.
 func TestEarly(t *testing.T) {
-	w := newWorld(t, 1)
+	w := newNodesOnLAN(t, 1)
 	there := listen(t, w.outside, 400)
 	to := netip.MustParseAddrPort("198.51.100.200:400")
 	sent := 0

@@ -14,7 +14,7 @@ import (
 func TestNodeExternalIPs(t *testing.T) {
 	for _, allowed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("allowed=%t", allowed), func(t *testing.T) {
-			w := newWorld(t, 1, fmt.Sprintf("--node-external-ips=%t", allowed))
+			w := newNodesOnLAN(t, 1, fmt.Sprintf("--node-external-ips=%t", allowed))
 			n := w.nodes[0]
 			backend, client := n.pod("backend"), n.pod("client")
 			w.write("service", fmt.Sprintf(external, backend.addr[true], backend.addr[false]))

@@ -25,23 +25,23 @@ const webPort, frontPort = 8080, 80
 // own. Nothing of that is believed: no flow begins, and when the client dials from that port it
 // reaches its Service. An option has no sender; it makes a flow like the client's own packet.
 func TestForwarded(t *testing.T) {
-	w := newWorld(t, 2, "--routing=native", "--dsr-accept=true")
+	w := newNodesOnLAN(t, 2, "--routing=native", "--dsr-accept=true")
 	near, far := w.nodes[0], w.nodes[1]
 	attacker, accomplice := near.pod("attacker"), far.pod("accomplice")
-	a := &forwarding{world: w, near: near, far: far, attacker: attacker, accomplice: accomplice,
+	a := &forwarding{nodesOnLAN: w, near: near, far: far, attacker: attacker, accomplice: accomplice,
 		victims: []*pod{far.pod("one"), far.pod("two")}, stranger: rig.NewNetns(t, "stranger")}
-	w.plug(a.stranger, 201)
+	w.connect(a.stranger, 201)
 	for _, p := range append(slices.Clone(a.victims), accomplice) {
 		p.serve(t)
 	}
 	for _, is4 := range []bool{true, false} {
-		w.leadTo(w.outside, a.front(is4), 2)
-		w.leadTo(a.stranger, netip.AddrPortFrom(accomplice.addr[is4], 0), 2)
-		w.leadTo(a.stranger, netip.AddrPortFrom(a.victims[0].addr[is4], 0), 2)
+		w.routeVia(w.outside, a.front(is4), 2)
+		w.routeVia(a.stranger, netip.AddrPortFrom(accomplice.addr[is4], 0), 2)
+		w.routeVia(a.stranger, netip.AddrPortFrom(a.victims[0].addr[is4], 0), 2)
 		accomplice.ignore(t, client(is4, 0).Addr()) // else the client's reset would end what the client has not begun
 	}
 	w.write("services", a.objects())
-	a.learn()
+	a.waitServed()
 	port := uint16(2000)
 	for _, is4 := range []bool{true, false} {
 		for name, form := range forwardings() {
@@ -55,10 +55,10 @@ func TestForwarded(t *testing.T) {
 	}
 }
 
-// forwarding is a world with a client's Service, whose backends are the victims, and an attacker's
+// forwarding is nodes with a client's Service, whose backends are the victims, and an attacker's
 // own, whose backend is the accomplice.
 type forwarding struct {
-	*world
+	*nodesOnLAN
 	near, far            *node
 	attacker, accomplice *pod
 	victims              []*pod
@@ -152,8 +152,8 @@ func (a *forwarding) ask(ns *rig.Netns, proto string, from, to netip.AddrPort) (
 	return who
 }
 
-// learn waits until both nodes serve the Services.
-func (a *forwarding) learn() {
+// waitServed waits until both nodes serve the Services.
+func (a *forwarding) waitServed() {
 	a.t.Helper()
 	deadline := time.Now().Add(patience)
 	for _, is4 := range []bool{true, false} {
@@ -222,8 +222,8 @@ func (p *pod) serve(t *testing.T) {
 	}()
 }
 
-// leadTo gives a host on the link a route to an address by a node.
-func (w *world) leadTo(ns *rig.Netns, to netip.AddrPort, node int) {
+// routeVia gives a host on the link a route to an address by a node.
+func (w *nodesOnLAN) routeVia(ns *rig.Netns, to netip.AddrPort, node int) {
 	w.t.Helper()
 	via := fmt.Sprintf("198.51.100.%d", node)
 	if !to.Addr().Is4() {

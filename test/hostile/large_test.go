@@ -21,7 +21,7 @@ import (
 // their backend and that routers may fragment, from clients that no ICMP error makes send less. They
 // arrive in pieces, and so do the replies. That is so too where netfilter collects the pieces.
 func TestLargeDatagrams(t *testing.T) {
-	w := newWorld(t, 2, "--routing=vxlan")
+	w := newNodesOnLAN(t, 2, "--routing=vxlan")
 	client, server := w.nodes[0].pod("client"), w.nodes[1].pod("server")
 	w.write("echo", fmt.Sprintf(`---
 apiVersion: v1

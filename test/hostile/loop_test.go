@@ -18,12 +18,12 @@ const hops = 64
 func TestLoop(t *testing.T) {
 	for _, flags := range [][]string{{"--dsr=off"}, {"--dsr=geneve", "--dsr-accept=true"}} {
 		t.Run(flags[0], func(t *testing.T) {
-			w := newWorld(t, 2, append(flags, "--routing=native")...)
-			w.write("services", round("a", 30001, 2, 30002)+round("b", 30002, 1, 30001))
+			w := newNodesOnLAN(t, 2, append(flags, "--routing=native")...)
+			w.write("services", pointingAtNode("a", 30001, 2, 30002)+pointingAtNode("b", 30002, 1, 30001))
 			pod := w.nodes[0].pod("attacker")
 			for _, is4 := range []bool{true, false} {
 				to := netip.AddrPortFrom(netip.MustParseAddr(map[bool]string{true: "198.51.100.1", false: "2001:db8:1::1"}[is4]), 30001)
-				if n := w.goesRound(pod, to); n > 3*hops {
+				if n := w.packetsInLoop(pod, to); n > 3*hops {
 					t.Errorf("IPv4 %t: a datagram makes %d packets between the nodes", is4, n)
 				}
 			}
@@ -31,8 +31,8 @@ func TestLoop(t *testing.T) {
 	}
 }
 
-// round returns a Service of both families whose endpoint is a port of a node.
-func round(name string, nodePort, node, port int) string {
+// pointingAtNode returns a Service of both families whose endpoint is a port of a node.
+func pointingAtNode(name string, nodePort, node, port int) string {
 	text := fmt.Sprintf(`---
 apiVersion: v1
 kind: Service
@@ -52,14 +52,14 @@ endpoints: [{addresses: ["%[4]s"]}]
 	return text
 }
 
-// goesRound returns how many packets the nodes send on the link for a datagram of a pod to a node port
+// packetsInLoop returns how many packets the nodes send on the link for a datagram of a pod to a node port
 // that leads round, as soon as it does.
-func (w *world) goesRound(from *pod, to netip.AddrPort) uint64 {
+func (w *nodesOnLAN) packetsInLoop(from *pod, to netip.AddrPort) uint64 {
 	w.t.Helper()
 	for deadline := time.Now().Add(patience); ; {
-		before := w.passed()
+		before := w.packetsSent()
 		send(w.t, from.Netns, netip.AddrPortFrom(from.addr[to.Addr().Is4()], 0), to, "round and round")
-		if n := w.settled(before) - before; n > hops/2 {
+		if n := w.waitQuiet(before) - before; n > hops/2 {
 			return n
 		}
 		if time.Now().After(deadline) {
@@ -68,13 +68,13 @@ func (w *world) goesRound(from *pod, to netip.AddrPort) uint64 {
 	}
 }
 
-// settled returns how many packets the nodes have sent on the link once no more come.
-func (w *world) settled(before uint64) uint64 {
+// waitQuiet returns how many packets the nodes have sent on the link once no more come.
+func (w *nodesOnLAN) waitQuiet(before uint64) uint64 {
 	w.t.Helper()
 	deadline := time.Now().Add(patience)
 	for last := before; ; {
 		time.Sleep(300 * time.Millisecond) // a packet goes round within microseconds
-		now := w.passed()
+		now := w.packetsSent()
 		if now-last < 5 { // the kernel's neighbors and multicast groups
 			return now
 		}
@@ -84,8 +84,8 @@ func (w *world) settled(before uint64) uint64 {
 	}
 }
 
-// passed returns how many packets the nodes have sent on the link.
-func (w *world) passed() (packets uint64) {
+// packetsSent returns how many packets the nodes have sent on the link.
+func (w *nodesOnLAN) packetsSent() (packets uint64) {
 	w.t.Helper()
 	must(w.t, w.link.Do(func() error {
 		for i := range w.nodes {

@@ -12,7 +12,7 @@ import (
 // TestPodOutside is the attack of a host on the nodes' link that sends to a pod from the address of
 // another: of one on the same node, and past the tunnel of one on another node.
 func TestPodOutside(t *testing.T) {
-	w := newWorld(t, 2, "--routing=vxlan")
+	w := newNodesOnLAN(t, 2, "--routing=vxlan")
 	near, far := w.nodes[0], w.nodes[1]
 	victim := near.pod("victim")
 	for i, posed := range []*pod{near.pod("beside"), far.pod("elsewhere")} {

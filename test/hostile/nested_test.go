@@ -38,7 +38,7 @@ func nested(is4 bool) map[string]struct {
 // nodes and so also through the tunnel of those. All get through, to addresses of that cluster. The
 // port of a Service's NodePort here is another port there.
 func TestNestedCluster(t *testing.T) {
-	w := newWorld(t, 2, "--routing=vxlan", "--dsr=ipip")
+	w := newNodesOnLAN(t, 2, "--routing=vxlan", "--dsr=ipip")
 	w.write("service", `---
 apiVersion: v1
 kind: Service

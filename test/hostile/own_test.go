@@ -15,7 +15,7 @@ import (
 // accept_local is set. Nothing comes out: neither what would fit behind that node, as from its own
 // pods, nor what fits behind any, as from clients outside.
 func TestTunnelFromItself(t *testing.T) {
-	w := newWorld(t, 2, "--routing=vxlan")
+	w := newNodesOnLAN(t, 2, "--routing=vxlan")
 	near, far := w.nodes[0], w.nodes[1]
 	victim := far.pod("victim")
 	must(t, far.ns.SetSysctl("net/ipv4/conf/eth0/accept_local", "1"))

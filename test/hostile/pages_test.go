@@ -13,7 +13,7 @@ import (
 // TestTunnelOfPages is what the fence around the tunnel must read: packets of which the kernel has
 // only the link's header at hand, and all else in pages of memory. They are judged as others are.
 func TestTunnelOfPages(t *testing.T) {
-	w := newWorld(t, 2, "--routing=vxlan")
+	w := newNodesOnLAN(t, 2, "--routing=vxlan")
 	near, far := w.nodes[0], w.nodes[1]
 	victim := far.pod("victim")
 	for i, is4 := range []bool{true, false} {
@@ -34,7 +34,7 @@ func TestTunnelOfPages(t *testing.T) {
 
 // pages sends a datagram from one node to the other by a ring of packets, which the kernel does not
 // copy.
-func (w *world) pages(t *testing.T, from, to *node, sport, dport uint16, payload string) {
+func (w *nodesOnLAN) pages(t *testing.T, from, to *node, sport, dport uint16, payload string) {
 	t.Helper()
 	device := func(n *node) (index int, mac net.HardwareAddr, ip net.IP) {
 		must(t, n.ns.Do(func() error {

@@ -53,7 +53,7 @@ type asker struct {
 	pod  *pod
 	to   netip.AddrPort
 	port uint16
-	keep bool // it waits for an answer and sends once more: then the flow is established
+	open bool // it waits for an answer and sends once more: then the flow is established
 }
 
 func (a *asker) send(n int) error {
@@ -76,7 +76,7 @@ func (a *asker) exchange() error {
 		return err
 	}
 	defer unix.Close(s)
-	if err := unix.Sendto(s, []byte("flood"), 0, sockaddr(a.to)); err != nil || !a.keep {
+	if err := unix.Sendto(s, []byte("flood"), 0, sockaddr(a.to)); err != nil || !a.open {
 		return err
 	}
 	for began := time.Now(); time.Since(began) < 200*time.Microsecond; { // there is none if no port was free
@@ -119,7 +119,7 @@ func sockaddr(at netip.AddrPort) unix.Sockaddr {
 }
 
 // answer answers every datagram to a port of the host outside, or only those that are no flood.
-func (w *world) answer(port int, all bool) {
+func (w *nodesOnLAN) answer(port int, all bool) {
 	conn := listen(w.t, w.outside, port)
 	// It has to have room for all that comes while it does not run, or its own losses would be seen.
 	raw, err := conn.SyscallConn()
@@ -145,7 +145,7 @@ func (w *world) answer(port int, all bool) {
 // unanswered or answered, or flows that it establishes and keeps. Each query of another pod is
 // answered at once.
 func TestPortsOfPods(t *testing.T) {
-	w := newWorld(t, 1)
+	w := newNodesOnLAN(t, 1)
 	n := w.nodes[0]
 	attacker, victim := n.pod("attacker"), n.pod("victim")
 	for i, attack := range []struct {
@@ -165,7 +165,7 @@ func TestPortsOfPods(t *testing.T) {
 			to := netip.AddrPortFrom(netip.MustParseAddr(addr), uint16(53+i))
 			w.answer(int(to.Port()), attack.answers)
 			before := n.drops("tc", attack.reason)
-			a := &asker{pod: attacker, to: to, port: 20_000, keep: attack.keeps}
+			a := &asker{pod: attacker, to: to, port: 20_000, open: attack.keeps}
 			end := flood(t, a.send)
 			lost := 0
 			must(t, victim.Do(func() error {
@@ -236,7 +236,7 @@ func query(from, to netip.AddrPort, text string) (bool, error) {
 // service whose backend is on another node, and so uses up the ports that the first node lends. Each
 // connection of an honest client is accepted meanwhile.
 func TestPortsOfForgedClients(t *testing.T) {
-	w := newWorld(t, 2, "--routing=vxlan")
+	w := newNodesOnLAN(t, 2, "--routing=vxlan")
 	near, backend := w.nodes[0], w.nodes[1].pod("backend")
 	var listener net.Listener
 	must(t, backend.Do(func() (err error) {

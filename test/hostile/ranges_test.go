@@ -17,7 +17,7 @@ import (
 func TestSourceRangesOfNodes(t *testing.T) {
 	for _, network := range []string{"main", "off"} {
 		t.Run(network, func(t *testing.T) {
-			w := newWorld(t, 1, "--pod-network="+network)
+			w := newNodesOnLAN(t, 1, "--pod-network="+network)
 			w.write("front", guarded)
 			n, server := w.nodes[0].ns, netip.MustParseAddr("198.51.100.200")
 			must(t, n.Do(func() error {

@@ -13,7 +13,7 @@ import (
 // CAP_NET_ADMIN in its namespace, and sends from it. The datagram is dropped at the pod's device
 // and counted; one from its own address right behind it arrives.
 func TestSpoof(t *testing.T) {
-	w := newWorld(t, 1)
+	w := newNodesOnLAN(t, 1)
 	attacker, victim := w.nodes[0].pod("attacker"), w.nodes[0].pod("victim")
 	for _, is4 := range []bool{true, false} {
 		forged := victim.addr[is4]

@@ -50,7 +50,7 @@ func tagged(tags int, to netip.Addr, packet []byte) []byte {
 // all. The kernel takes them all off before it delivers the packet. With one it is dropped for its
 // source, with more for these; an honest packet with one arrives.
 func TestPriorityTags(t *testing.T) {
-	w := newWorld(t, 1)
+	w := newNodesOnLAN(t, 1)
 	near := w.nodes[0]
 	victim, posed := near.pod("victim"), near.pod("beside")
 	for i, is4 := range []bool{true, false} {

@@ -36,7 +36,7 @@ func inTunnel(node string, from, to netip.AddrPort, payload string) string {
 // the other node or of the attacker's own nor at processes of a node; what the attacker sends
 // honestly does, its own tunnel to a pod included.
 func TestTunnel(t *testing.T) {
-	w := newWorld(t, 2, "--routing=vxlan")
+	w := newNodesOnLAN(t, 2, "--routing=vxlan")
 	near, far := w.nodes[0], w.nodes[1]
 	attacker, neighbor, victim := near.pod("attacker"), near.pod("neighbor"), far.pod("victim")
 	// An address of the far node that its Node object does not list.
@@ -99,7 +99,7 @@ func TestTunnel(t *testing.T) {
 // TestTunnelOfAnotherNode is the attack of a node that was taken over: it sends through the tunnel,
 // as it may, from addresses that are not its pods'.
 func TestTunnelOfAnotherNode(t *testing.T) {
-	w := newWorld(t, 2, "--routing=vxlan")
+	w := newNodesOnLAN(t, 2, "--routing=vxlan")
 	rogue, far := w.nodes[0], w.nodes[1]
 	victim := far.pod("victim")
 	there := listen(t, victim.Netns, 400)
@@ -124,7 +124,7 @@ func TestTunnelOfAnotherNode(t *testing.T) {
 // route to anywhere, so that the kernel takes packets from any source. Nothing comes out of the
 // tunnel before the programs check it.
 func TestTunnelFromTheStart(t *testing.T) {
-	w := newWorld(t, 3, "--routing=vxlan")
+	w := newNodesOnLAN(t, 3, "--routing=vxlan")
 	rogue, far := w.nodes[0], w.nodes[1]
 	rig.Route(t, far.ns, "0.0.0.0/0", "198.51.100.200")
 	far.agent.Kill()

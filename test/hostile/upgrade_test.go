@@ -10,7 +10,7 @@ import (
 // of this version's nodes, hosts that are no nodes, and sources that do not belong behind a node are
 // dropped as ever.
 func TestTunnelWhileUpgrading(t *testing.T) {
-	w := newWorld(t, 2, "--routing=vxlan", "--tunnel-source-ports=any")
+	w := newNodesOnLAN(t, 2, "--routing=vxlan", "--tunnel-source-ports=any")
 	near, far := w.nodes[0], w.nodes[1]
 	attacker, victim := near.pod("attacker"), far.pod("victim")
 	at := netip.MustParseAddrPort

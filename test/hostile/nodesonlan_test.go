@@ -78,8 +78,8 @@ func built(t *testing.T) string {
 	return binaries.dir
 }
 
-// world is nodes on one link, and a host on it that is no node.
-type world struct {
+// nodesOnLAN is nodes on one link, and a host on it that is no node.
+type nodesOnLAN struct {
 	t       *testing.T
 	link    *rig.Netns // the bridge that all are plugged into
 	outside *rig.Netns // at 198.51.100.200 and 2001:db8:1::c8
@@ -88,14 +88,14 @@ type world struct {
 	flags   []string // more flags, for every agent
 }
 
-// newWorld returns a world of that many nodes. Node i has the addresses 198.51.100.i and
+// newNodesOnLAN returns that many nodes. Node i has the addresses 198.51.100.i and
 // 2001:db8:1::i, and assigns pods addresses from 10.1.i.0/24 and fd00:1:i::/64.
-func newWorld(t *testing.T, nodes int, flags ...string) *world {
+func newNodesOnLAN(t *testing.T, nodes int, flags ...string) *nodesOnLAN {
 	t.Helper()
 	rig.Root(t)
-	w := &world{t: t, link: rig.NewNetns(t, "link"), outside: rig.NewNetns(t, "outside"), objects: t.TempDir(), flags: flags}
+	w := &nodesOnLAN{t: t, link: rig.NewNetns(t, "link"), outside: rig.NewNetns(t, "outside"), objects: t.TempDir(), flags: flags}
 	rig.Bridge(t, w.link, "br0")
-	w.plug(w.outside, 200)
+	w.connect(w.outside, 200)
 	var objects strings.Builder
 	for i := 1; i <= nodes; i++ {
 		fmt.Fprintf(&objects, `---
@@ -113,8 +113,8 @@ status: {addresses: [{type: InternalIP, address: 198.51.100.%[1]d}, {type: Inter
 	return w
 }
 
-// plug connects a namespace to the link of the nodes, with the i-th address of either family.
-func (w *world) plug(ns *rig.Netns, i int) {
+// connect connects a namespace to the link of the nodes, with the i-th address of either family.
+func (w *nodesOnLAN) connect(ns *rig.Netns, i int) {
 	w.t.Helper()
 	rig.Veth(w.t, ns, "eth0", w.link, fmt.Sprintf("port%d", i))
 	rig.Enslave(w.t, w.link, fmt.Sprintf("port%d", i), "br0")
@@ -122,7 +122,7 @@ func (w *world) plug(ns *rig.Netns, i int) {
 }
 
 // write writes a file of objects in one step; a file without objects removes those of before.
-func (w *world) write(name, text string) {
+func (w *nodesOnLAN) write(name, text string) {
 	w.t.Helper()
 	path := filepath.Join(w.objects, name+".yaml")
 	must(w.t, os.WriteFile(path+".tmp", []byte(text), 0o644))
@@ -144,13 +144,13 @@ type node struct {
 	list   *libcni.NetworkConfigList
 }
 
-func (w *world) newNode(i int) *node {
+func (w *nodesOnLAN) newNode(i int) *node {
 	w.t.Helper()
 	n := &node{
 		t: w.t, name: fmt.Sprintf("n%d", i), ns: rig.NewNetns(w.t, fmt.Sprintf("n%d", i)),
 		cgroup: rig.NewCgroup(w.t), bpffs: rig.BPFFS(w.t), dir: filepath.Join(w.t.TempDir(), "run"),
 	}
-	w.plug(n.ns, i)
+	w.connect(n.ns, i)
 	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
 		must(w.t, n.ns.SetSysctl(name, "1"))
 	}
