@@ -153,7 +153,7 @@ func (e ends) set(what string) error {
 
 // TestPeekOff checks that a socket that peeks from where its last peek ended is left to TCP.
 func TestPeekOff(t *testing.T) {
-	w := newWorld(t, sockmap.DefaultLimits())
+	w := newTwoPods(t, sockmap.DefaultLimits())
 	c := w.dial(server4)
 	c.ask(6, 100)
 	switch answer := c.do("peekoff"); {

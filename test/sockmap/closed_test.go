@@ -18,7 +18,7 @@ import (
 func TestWriteAfterEnd(t *testing.T) {
 	for _, how := range []string{"shut", "leave"} {
 		t.Run(how, func(t *testing.T) {
-			w := newWorld(t, sockmap.DefaultLimits())
+			w := newTwoPods(t, sockmap.DefaultLimits())
 			c := w.dial(server4)
 			w.Until("it to go past TCP", func() bool { c.ask(10, 100); list := w.pairs(); return len(list) == 1 && list[0].State == "short" })
 			c.ask(10, 100)

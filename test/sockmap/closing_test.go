@@ -21,7 +21,7 @@ func TestClosing(t *testing.T) {
 	for _, how := range []string{"finish", "last", "abort", "cork"} {
 		for first := range 2 {
 			t.Run(fmt.Sprintf("%s,first=%d", how, first), func(t *testing.T) {
-				w := newWorld(t, sockmap.DefaultLimits())
+				w := newTwoPods(t, sockmap.DefaultLimits())
 				w.dial(server4).ok("%s %d", how, first) // too short to bypass TCP
 				if tallies := w.tallies(); tallies.Redirected.Count > 0 {
 					t.Errorf("something bypassed TCP: %+v", tallies)
@@ -42,7 +42,7 @@ func TestClosing(t *testing.T) {
 func TestClosingUnread(t *testing.T) {
 	for first := range 2 {
 		t.Run(fmt.Sprint("first=", first), func(t *testing.T) {
-			newWorld(t, sockmap.DefaultLimits()).dial(server4).ok("unread %d 0", first)
+			newTwoPods(t, sockmap.DefaultLimits()).dial(server4).ok("unread %d 0", first)
 			_, c := short(t, sockmap.DefaultLimits())
 			c.ok("unread %d 1", first)
 		})
@@ -166,7 +166,7 @@ func (e ends) cork(first int) error {
 // TestSameAddresses checks that connections do not mix that have the same addresses and ports in two pods, as those
 // between applications and their sidecars may.
 func TestSameAddresses(t *testing.T) {
-	w := newWorld(t, sockmap.DefaultLimits())
+	w := newTwoPods(t, sockmap.DefaultLimits())
 	var both []ends
 	for _, pod := range w.pods {
 		var listener net.Listener
@@ -177,7 +177,7 @@ func TestSameAddresses(t *testing.T) {
 			return err
 		}))
 		dialer := &net.Dialer{Timeout: patience, LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 5001}}
-		e, err := meetBy(dialer, pod, listener, "127.0.0.1:5000")
+		e, err := connectBy(dialer, pod, listener, "127.0.0.1:5000")
 		w.Must(err)
 		t.Cleanup(func() { e.client.Close(); e.server.Close(); listener.Close() })
 		both = append(both, e)

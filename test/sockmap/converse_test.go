@@ -15,7 +15,7 @@ import (
 func TestConverse(t *testing.T) {
 	for _, addr := range []string{server4, server6, "mapped", "127.0.0.1", "::1"} {
 		t.Run(addr, func(t *testing.T) {
-			w := newWorld(t, sockmap.DefaultLimits())
+			w := newTwoPods(t, sockmap.DefaultLimits())
 			c := w.dial(addr)
 			c.ask(3, 100)
 			if list := w.pairs(); len(list) != 0 {
@@ -67,7 +67,7 @@ func TestShown(t *testing.T) {
 	}
 }
 
-func (w *world) tallies() sockmap.Tallies {
+func (w *twoPods) tallies() sockmap.Tallies {
 	w.T.Helper()
 	tallies, err := w.Tallies()
 	w.Must(err)
@@ -75,7 +75,7 @@ func (w *world) tallies() sockmap.Tallies {
 }
 
 // only returns the only connection there is.
-func (w *world) only() sockmap.Pair {
+func (w *twoPods) only() sockmap.Pair {
 	w.T.Helper()
 	list := w.pairs()
 	if len(list) != 1 {
@@ -84,7 +84,7 @@ func (w *world) only() sockmap.Pair {
 	return list[0]
 }
 
-func (w *world) pairs() []sockmap.Pair {
+func (w *twoPods) pairs() []sockmap.Pair {
 	w.T.Helper()
 	list, err := w.Pairs()
 	w.Must(err)

@@ -20,7 +20,7 @@ type edgeReader struct {
 	fd, epoll int
 	call      func(fd int, p []byte) (int, error)
 	rests     bool
-	told      bool
+	notified  bool
 	ended     bool // no more will come, which is told once
 }
 
@@ -42,7 +42,7 @@ func (r *edgeReader) close() error { return unix.Close(r.epoll) }
 
 func (r *edgeReader) wait() error {
 	events := make([]unix.EpollEvent, 1)
-	for !r.told {
+	for !r.notified {
 		n, err := unix.EpollWait(r.epoll, events, int(patience.Milliseconds()))
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return err
@@ -50,7 +50,7 @@ func (r *edgeReader) wait() error {
 		if err == nil && n == 0 {
 			return fmt.Errorf("nothing tells the reader of more: %w", os.ErrDeadlineExceeded)
 		}
-		r.told = n > 0
+		r.notified = n > 0
 		r.ended = r.ended || n > 0 && events[0].Events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0
 	}
 	return nil
@@ -64,10 +64,10 @@ func (r *edgeReader) readSome(p []byte) (int, error) {
 		}
 		n, err := r.call(r.fd, p)
 		if errors.Is(err, unix.EAGAIN) {
-			r.told = false
+			r.notified = false
 			continue
 		}
-		r.told = !r.rests || n == len(p) || r.ended
+		r.notified = !r.rests || n == len(p) || r.ended
 		return result(n, err)
 	}
 }
@@ -86,7 +86,7 @@ func (r *edgeReader) read(want, room int) (got []byte, err error) {
 
 // rawPair connects two sockets that the Go runtime does not know, which has an edge-triggered epoll of its own. The
 // client, when it reads, waits by poll.
-func (w *world) rawPair() (client, server int) {
+func (w *twoPods) rawPair() (client, server int) {
 	w.T.Helper()
 	at := unix.SockaddrInet4{Addr: netip.MustParseAddr(server4).As4()}
 	listening := -1
@@ -113,7 +113,7 @@ func (w *world) rawPair() (client, server int) {
 }
 
 // edge returns an edge-triggered reader of a socket.
-func (w *world) edge(fd int, rests bool) *edgeReader {
+func (w *twoPods) edge(fd int, rests bool) *edgeReader {
 	w.T.Helper()
 	r, err := newEdgeReader(fd, rests)
 	w.Must(err)
@@ -123,7 +123,7 @@ func (w *world) edge(fd int, rests bool) *edgeReader {
 
 // converse has a client send requests, and the reader answer them. If the reader looks again until nothing is left, it
 // does so before the next request.
-func (w *world) converse(client int, r *edgeReader, times int) {
+func (w *twoPods) converse(client int, r *edgeReader, times int) {
 	w.T.Helper()
 	for i := range times {
 		message := pattern(i, 100)
@@ -135,7 +135,7 @@ func (w *world) converse(client int, r *edgeReader, times int) {
 			if _, err := r.call(r.fd, make([]byte, 4096)); !errors.Is(err, unix.EAGAIN) {
 				w.T.Fatalf("something comes after request %d: %v", i, err)
 			}
-			r.told = false
+			r.notified = false
 		}
 		_, err = unix.Write(r.fd, got)
 		w.Must(err)
@@ -149,7 +149,7 @@ func (w *world) converse(client int, r *edgeReader, times int) {
 
 // strandEdge has data that goes by TCP arrive behind data that may bypass it, before the reader reads: with one
 // event, and then none.
-func (w *world) strandEdge(client int, r *edgeReader) {
+func (w *twoPods) strandEdge(client int, r *edgeReader) {
 	w.T.Helper()
 	first, second := pattern(1, 100), pattern(2, 200)
 	_, err := unix.Write(client, first)
@@ -180,7 +180,7 @@ func TestEdge(t *testing.T) {
 	for name, call := range calls {
 		for rests, want := range map[bool]string{false: "short ", true: "excluded edge"} {
 			t.Run(name+": "+want, func(t *testing.T) {
-				w := newWorldAsIs(t, sockmap.DefaultLimits())
+				w := newTwoPodsAsIs(t, sockmap.DefaultLimits())
 				client, server := w.rawPair()
 				r := w.edge(server, rests)
 				r.call = call
@@ -204,7 +204,7 @@ func TestEdge(t *testing.T) {
 // TestEdgeFull checks that a reader by edge-triggered epoll gets no data past TCP while all of its reads return as much as
 // it asks for: it may rest after the first that does not.
 func TestEdgeFull(t *testing.T) {
-	w := newWorldAsIs(t, sockmap.DefaultLimits())
+	w := newTwoPodsAsIs(t, sockmap.DefaultLimits())
 	client, server := w.rawPair()
 	r := w.edge(server, true)
 	exactly := func(times int) {
@@ -233,7 +233,7 @@ func TestEdgeFull(t *testing.T) {
 // TestEdgeChanges checks that a reader by edge-triggered epoll gets no more data past TCP once it rests, and again when it
 // looks again.
 func TestEdgeChanges(t *testing.T) {
-	w := newWorldAsIs(t, sockmap.DefaultLimits())
+	w := newTwoPodsAsIs(t, sockmap.DefaultLimits())
 	client, server := w.rawPair()
 	r := w.edge(server, false)
 	bypasses := func() bool {
@@ -257,7 +257,7 @@ func TestEdgeChanges(t *testing.T) {
 // TestEdgeBusy checks that a reader by edge-triggered epoll is not given up that looks again until nothing is left, but
 // finds more most of the times: it leaves the map as if the connection were a stream, and comes back.
 func TestEdgeBusy(t *testing.T) {
-	w := newWorldAsIs(t, sockmap.DefaultLimits())
+	w := newTwoPodsAsIs(t, sockmap.DefaultLimits())
 	client, server := w.rawPair()
 	r := w.edge(server, false)
 	w.Until("data to bypass TCP", func() bool {
@@ -269,7 +269,7 @@ func TestEdgeBusy(t *testing.T) {
 		for i := range 50 {
 			_, err := unix.Write(client, pattern(i, 100))
 			w.Must(err)
-			r.told = false
+			r.notified = false
 			got, err := r.read(100, 4096)
 			w.Must(err)
 			if i%5 > 0 {
@@ -293,17 +293,17 @@ func TestEdgeBusy(t *testing.T) {
 	if before.Exclusion != "" {
 		t.Errorf("it is given up: %+v", before)
 	}
-	r.told = false
+	r.notified = false
 	w.Until("data to bypass TCP again", func() bool {
 		w.converse(client, r, 20)
 		return w.only().Redirected[0] > before.Redirected[0]
 	})
 }
 
-// TestEdgeTold checks that a reader by edge-triggered epoll gets no data past TCP that rests, but tries to read whenever
+// TestEdgeNotified checks that a reader by edge-triggered epoll gets no data past TCP that rests, but tries to read whenever
 // it is told anything, such as of what it has read already: then it finds nothing, but it would not have looked without.
-func TestEdgeTold(t *testing.T) {
-	w := newWorldAsIs(t, sockmap.DefaultLimits())
+func TestEdgeNotified(t *testing.T) {
+	w := newTwoPodsAsIs(t, sockmap.DefaultLimits())
 	client, server := w.rawPair()
 	w.Must(unix.SetsockoptInt(client, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
 	r := w.edge(server, true)
@@ -311,7 +311,7 @@ func TestEdgeTold(t *testing.T) {
 	twice := func(i int) {
 		_, err := unix.Write(client, pattern(i, 100))
 		w.Must(err)
-		r.told = false
+		r.notified = false
 		w.Must(r.wait())
 		_, err = unix.Write(client, pattern(i, 100))
 		w.Must(err)
@@ -325,7 +325,7 @@ func TestEdgeTold(t *testing.T) {
 		})
 		_, err = unix.Read(server, piece)
 		w.Must(err)
-		r.told = false
+		r.notified = false
 		w.Must(r.wait())
 		if n, err := unix.Read(server, piece); !errors.Is(err, unix.EAGAIN) {
 			t.Fatalf("%d bytes come after request %d: %v, %+v", n, i, err, w.pairs())
@@ -350,7 +350,7 @@ func TestEdgeTold(t *testing.T) {
 
 // TestEdgeRoom checks the same of a reader that tries to read when it is told that there is room to send again.
 func TestEdgeRoom(t *testing.T) {
-	small := func(w *world, client, server int) {
+	small := func(w *twoPods, client, server int) {
 		w.Must(unix.SetsockoptInt(server, unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10))
 		w.Must(unix.SetsockoptInt(client, unix.SOL_SOCKET, unix.SO_RCVBUF, 32<<10))
 	}
@@ -358,7 +358,7 @@ func TestEdgeRoom(t *testing.T) {
 	// The kernel shows the programs no send that follows one for which there was not enough room.
 	t.Run("one send", func(t *testing.T) { fillsRoom(t, 1<<20, small) })
 	t.Run("unsent", func(t *testing.T) {
-		fillsRoom(t, 8<<10, func(w *world, client, server int) {
+		fillsRoom(t, 8<<10, func(w *twoPods, client, server int) {
 			w.Must(unix.SetsockoptInt(client, unix.SOL_SOCKET, unix.SO_RCVBUF, 32<<10))
 			w.Must(w.pods[1].SetSysctl("net/ipv4/tcp_notsent_lowat", "16384"))
 		})
@@ -366,10 +366,10 @@ func TestEdgeRoom(t *testing.T) {
 }
 
 // fillsRoom has a server answer with as much as there is room for, in sends of a size.
-func fillsRoom(t *testing.T, size int, limit func(w *world, client, server int)) {
+func fillsRoom(t *testing.T, size int, limit func(w *twoPods, client, server int)) {
 	limits := sockmap.DefaultLimits()
 	limits.Stream = 1 << 20 // or they might leave for streaming
-	w := newWorldAsIs(t, limits)
+	w := newTwoPodsAsIs(t, limits)
 	client, server := w.rawPair()
 	limit(w, client, server)
 	r := w.edge(server, true)
@@ -394,7 +394,7 @@ func fillsRoom(t *testing.T, size int, limit func(w *world, client, server int))
 		if n, err := unix.Read(server, piece); !errors.Is(err, unix.EAGAIN) {
 			t.Fatalf("%d bytes come after request %d: %v, %+v", n, i, err, w.pairs())
 		}
-		r.told = false
+		r.notified = false
 	}
 	w.Until("admission", func() bool {
 		fill(0)
@@ -411,7 +411,7 @@ func fillsRoom(t *testing.T, size int, limit func(w *world, client, server int))
 
 // TestEdgeLate checks that a reader is known that turns to edge-triggered epoll when data bypasses TCP already.
 func TestEdgeLate(t *testing.T) {
-	w := newWorldAsIs(t, sockmap.DefaultLimits())
+	w := newTwoPodsAsIs(t, sockmap.DefaultLimits())
 	client, server := w.rawPair()
 	r := w.edge(server, false)
 	w.Must(unix.EpollCtl(r.epoll, unix.EPOLL_CTL_MOD, server, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(server)}))

@@ -21,7 +21,7 @@ import (
 // TestOfBefore checks that connections made before any could bypass TCP do so later, even if
 // nothing watched them.
 func TestOfBefore(t *testing.T) {
-	w := newWorld(t, sockmap.DefaultLimits())
+	w := newTwoPods(t, sockmap.DefaultLimits())
 	w.Must(w.Switch(false))
 	w.Must(w.SetRules(nil))
 	c := w.dial(server4)
@@ -37,7 +37,7 @@ func TestOfBefore(t *testing.T) {
 func TestReconnect(t *testing.T) {
 	for _, asked := range []int{6, 40} {
 		t.Run(fmt.Sprint("after ", asked), func(t *testing.T) {
-			w := newWorld(t, sockmap.DefaultLimits())
+			w := newTwoPods(t, sockmap.DefaultLimits())
 			c := w.dial(server4)
 			c.ask(asked, 100)
 			if asked > 20 {
@@ -61,7 +61,7 @@ func TestReconnect(t *testing.T) {
 
 // isForgotten reports whether nothing is left of any connection, including those of which only one
 // end was known.
-func (w *world) isForgotten() bool {
+func (w *twoPods) isForgotten() bool {
 	w.T.Helper()
 	halves, err := filepath.Glob(filepath.Join(sockmap.Dir(w.BPFFS), "*", "halves"))
 	w.Must(err)
@@ -85,7 +85,7 @@ func (w *world) isForgotten() bool {
 // TestAlone checks that only one end is known of a connection whose other end may not bypass TCP,
 // until the connection ends.
 func TestAlone(t *testing.T) {
-	w := newWorld(t, sockmap.DefaultLimits())
+	w := newTwoPods(t, sockmap.DefaultLimits())
 	w.Must(w.SetRules(map[sockmap.Place]sockmap.Rules{{Netns: w.Cookie(w.pods[0])}: {From: 1}}))
 	c := w.dial(server4)
 	for range 40 { // long enough for the row to be examined again
@@ -114,7 +114,7 @@ func TestAlone(t *testing.T) {
 func TestFound(t *testing.T) {
 	for _, c := range []struct{ first, size int }{{0, 100}, {1, 100}, {0, 2000}, {1, 2000}, {1, 5000}, {2, 5000}} {
 		t.Run(fmt.Sprintf("%d and messages of %d", c.first, c.size), func(t *testing.T) {
-			w := newWorld(t, sockmap.DefaultLimits())
+			w := newTwoPods(t, sockmap.DefaultLimits())
 			talk := w.dial(server4)
 			talk.ask(c.first, 100)
 			w.Until("them to be found", func() bool { talk.ask(10, c.size); return len(w.pairs()) == 1 })
@@ -125,7 +125,7 @@ func TestFound(t *testing.T) {
 // TestRetireInterrupted checks that an agent does not adopt what an interrupted retirement left:
 // its programs might record connections that nothing forgets.
 func TestRetireInterrupted(t *testing.T) {
-	w := newWorld(t, sockmap.DefaultLimits())
+	w := newTwoPods(t, sockmap.DefaultLimits())
 	w.Stop()
 	pins, err := filepath.Glob(filepath.Join(sockmap.Dir(w.BPFFS), "*", bpf.SockmapProgSockmapForget))
 	w.Must(err)

@@ -15,10 +15,10 @@ import (
 	"fairlead.io/fairlead/pkg/sockmap"
 )
 
-// short returns a world with a connection that bypasses TCP.
-func short(t *testing.T, limits sockmap.Limits) (*world, *talk) {
+// short returns two pods with a connection that bypasses TCP.
+func short(t *testing.T, limits sockmap.Limits) (*twoPods, *talk) {
 	t.Helper()
-	w := newWorld(t, limits)
+	w := newTwoPods(t, limits)
 	c := w.dial(server4)
 	c.shorten()
 	return w, c
@@ -42,7 +42,7 @@ func (t *talk) ok(format string, args ...any) {
 
 // excluded fails the test unless the connection is excluded for this reason, and its sockets leave
 // the map without losing a byte.
-func (w *world) excluded(c *talk, why string) {
+func (w *twoPods) excluded(c *talk, why string) {
 	w.T.Helper()
 	w.Until("it to be excluded", func() bool { return w.only().State == "excluded" })
 	if p := w.only(); p.Exclusion != why {
@@ -124,7 +124,7 @@ func TestBabble(t *testing.T) {
 // TestSplice checks that a connection whose reader uses splice is excluded before any data bypasses
 // TCP, because splice would never see that data, and that it stays excluded.
 func TestSplice(t *testing.T) {
-	w := newWorld(t, sockmap.DefaultLimits())
+	w := newTwoPods(t, sockmap.DefaultLimits())
 	c := w.dial(server4)
 	c.ask(6, 100)
 	c.ok("splice")
@@ -162,7 +162,7 @@ func TestSpliceOfNothing(t *testing.T) {
 // TestSplicer checks that once a process has read by splice, all its connections are excluded: it
 // may splice any of them at any time.
 func TestSplicer(t *testing.T) {
-	w := newWorld(t, sockmap.DefaultLimits())
+	w := newTwoPods(t, sockmap.DefaultLimits())
 	c := w.dial(server4)
 	c.ok("splice")
 	c.ok("close")
@@ -175,7 +175,7 @@ func TestSplicer(t *testing.T) {
 func TestExcept(t *testing.T) {
 	limits := sockmap.DefaultLimits()
 	limits.Except = []string{"another", "exe"} // "exe" is the name of the test's child processes
-	w := newWorld(t, limits)
+	w := newTwoPods(t, limits)
 	c := w.dial(server4)
 	c.ask(20, 100)
 	w.excluded(c, "program")
@@ -196,7 +196,7 @@ func TestReads(t *testing.T) {
 		{"mapped", "splice"}, // TCP_ZEROCOPY_RECEIVE
 	} {
 		t.Run(c.do, func(t *testing.T) {
-			w := newWorld(t, sockmap.DefaultLimits())
+			w := newTwoPods(t, sockmap.DefaultLimits())
 			talk := w.dial(server4)
 			talk.ask(6, 100)
 			talk.ok("%s", c.do)
@@ -221,7 +221,7 @@ func TestLateLowat(t *testing.T) {
 func TestReaderOfBefore(t *testing.T) {
 	limits := sockmap.DefaultLimits()
 	limits.Blocking = true
-	w := newWorld(t, limits)
+	w := newTwoPods(t, limits)
 	c := w.dial(server4)
 	c.ask(7, 100)
 	for range 5 {
@@ -241,7 +241,7 @@ func TestReaderOfBefore(t *testing.T) {
 
 // TestRules checks that a connection bypasses TCP only if one rule allows both its ends.
 func TestRules(t *testing.T) {
-	w := newWorld(t, sockmap.DefaultLimits())
+	w := newTwoPods(t, sockmap.DefaultLimits())
 	client, server := w.Cookie(w.pods[0]), w.Cookie(w.pods[1])
 	for _, c := range []struct {
 		name  string
@@ -287,7 +287,7 @@ func TestSwitch(t *testing.T) {
 
 // TestWithoutAgent checks that ends that start to converse without an agent bypass TCP with one.
 func TestWithoutAgent(t *testing.T) {
-	w := newWorld(t, sockmap.DefaultLimits())
+	w := newTwoPods(t, sockmap.DefaultLimits())
 	w.Stop()
 	c := w.dial(server4)
 	c.ask(20, 100)
@@ -332,7 +332,7 @@ func TestTakeOver(t *testing.T) {
 
 // disguise makes what is pinned look like another version's, with a program that this version lacks
 // and without a map that it has.
-func (w *world) disguise() {
+func (w *twoPods) disguise() {
 	w.T.Helper()
 	reads, err := filepath.Glob(filepath.Join(sockmap.Dir(w.BPFFS), "*", bpf.SockmapProgSockmapRead))
 	w.Must(err)
@@ -386,7 +386,7 @@ func TestHold(t *testing.T) {
 }
 
 // redirected returns how many messages bypassed TCP.
-func (w *world) redirected() uint64 {
+func (w *twoPods) redirected() uint64 {
 	w.T.Helper()
 	if !w.Runs() {
 		w.Start()

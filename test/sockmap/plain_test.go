@@ -41,7 +41,7 @@ func TestAO(t *testing.T) {
 }
 
 func testNotPlain(t *testing.T, how string) {
-	w := newWorld(t, sockmap.DefaultLimits())
+	w := newTwoPods(t, sockmap.DefaultLimits())
 	c := w.dial(server4)
 	c.ok("close")
 	c.ok("%s", how)
@@ -59,7 +59,7 @@ func TestTLS(t *testing.T) {
 		t.Skip("-tls runs it")
 	}
 	t.Run("before", func(t *testing.T) {
-		w := newWorld(t, sockmap.DefaultLimits())
+		w := newTwoPods(t, sockmap.DefaultLimits())
 		c := w.dial(server4)
 		c.ask(6, 100)
 		c.ok("tls")
@@ -84,7 +84,7 @@ func TestTLS(t *testing.T) {
 func TestOfAnother(t *testing.T) {
 	limits := sockmap.DefaultLimits()
 	limits.Turns = 1 // the last attempt would otherwise need so many turns that it takes long
-	w := newWorld(t, limits)
+	w := newTwoPods(t, limits)
 	c := w.dial(server4)
 	c.ok("give")
 	for n := 0; ; n++ { // how many are needed depends on when the agent looks at it
@@ -121,7 +121,7 @@ func unlike(how string, from, to *rig.Netns) (e ends, err error) {
 		return e, err
 	}
 	defer listener.Close()
-	if e, err = meetBy(&dialer, from, listener, listener.Addr().String()); err != nil {
+	if e, err = connectBy(&dialer, from, listener, listener.Addr().String()); err != nil {
 		return e, err
 	}
 	for _, end := range []*net.TCPConn{e.client, e.server} {

@@ -113,7 +113,7 @@ func (s *script) breaks() bool { return s.ending == reset || s.ending == killed 
 // play makes a connection and has both ends do what the script says.
 func (s *script) play(from *rig.Netns, listener net.Listener, addr string, mu *sync.Mutex) error {
 	mu.Lock() // or another worker would accept the connection
-	e, err := meet(from, listener, addr)
+	e, err := connectTo(from, listener, addr)
 	mu.Unlock()
 	if err != nil {
 		return err

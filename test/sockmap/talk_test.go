@@ -19,12 +19,12 @@ import (
 
 // talk is a connection between the pods, with both ends in one process.
 type talk struct {
-	w *world
+	w *twoPods
 	*rig.Process
 }
 
 // dial opens a connection to an address of the second pod.
-func (w *world) dial(addr string) *talk {
+func (w *twoPods) dial(addr string) *talk {
 	w.T.Helper()
 	server := w.pods[1]
 	if at, err := netip.ParseAddr(addr); err == nil && at.IsLoopback() {
@@ -87,19 +87,19 @@ func connect(from, to *rig.Netns, addr string) (ends, error) {
 		return ends{}, err
 	}
 	defer listener.Close()
-	return meet(from, listener, dialled)
+	return connectTo(from, listener, dialled)
 }
 
-// meet opens a connection from a namespace to a listener that nothing else dials.
-func meet(from *rig.Netns, listener net.Listener, addr string) (e ends, err error) {
+// connect opens a connection from a namespace to a listener that nothing else dials.
+func connectTo(from *rig.Netns, listener net.Listener, addr string) (e ends, err error) {
 	_, port, err := net.SplitHostPort(listener.Addr().String())
 	if err != nil {
 		return e, err
 	}
-	return meetBy(&net.Dialer{Timeout: patience}, from, listener, net.JoinHostPort(addr, port))
+	return connectBy(&net.Dialer{Timeout: patience}, from, listener, net.JoinHostPort(addr, port))
 }
 
-func meetBy(dialer *net.Dialer, from *rig.Netns, listener net.Listener, at string) (e ends, err error) {
+func connectBy(dialer *net.Dialer, from *rig.Netns, listener net.Listener, at string) (e ends, err error) {
 	err = from.Do(func() error {
 		client, err := dialer.Dial("tcp", at)
 		if err == nil {

@@ -41,7 +41,7 @@ func TestTorture(t *testing.T) {
 			// Almost all sockets are in the edge-triggered epoll of Go's runtime too, and who reads by blocking calls
 			// does not look again. So nobody has to where such readers take part.
 			limits.Blocking, limits.Looks = blocking, blocking
-			w := newWorldAsIs(t, limits)
+			w := newTwoPodsAsIs(t, limits)
 			p := rig.NewChild(t, nil, nil, "torture", w.pods[0].Path(), w.pods[1].Path(), tortureFor.String(),
 				strconv.FormatUint(*tortureSeed, 10), strconv.FormatBool(!blocking))
 			answer := make(chan string, 1)
@@ -91,7 +91,7 @@ func TestTorture(t *testing.T) {
 }
 
 // disturb does one of the things that an operator may do at any time.
-func (w *world) disturb(random *rand.Rand) {
+func (w *twoPods) disturb(random *rand.Rand) {
 	switch random.IntN(6) {
 	case 0:
 		w.Must(w.Switch(false))

@@ -18,7 +18,7 @@ func TestEnvoy(t *testing.T) {
 		for _, filter := range []string{"tcp", "http"} {
 			for _, six := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s,HTTP/%d,six=%v", filter, version, six), func(t *testing.T) {
-					w := newWorld(t)
+					w := newThreePods(t)
 					config := filepath.Join(w.directory(sidecar), "envoy.json")
 					content, err := json.Marshal(envoyConfig(filter == "http"))
 					w.Must(err)

@@ -25,7 +25,7 @@ const (
 )
 
 // fetched returns the directory into which test/tools/programs.sh fetches.
-func (w *world) fetched() string {
+func (w *threePods) fetched() string {
 	w.T.Helper()
 	cache, err := os.UserCacheDir()
 	w.Must(err)
@@ -34,7 +34,7 @@ func (w *world) fetched() string {
 
 // find returns the path under which programs see a fetched program, and ends the test if there is
 // none.
-func (w *world) find(name string) string {
+func (w *threePods) find(name string) string {
 	w.T.Helper()
 	dir := w.fetched()
 	// In this order: some of the files in usr/bin are scripts that look for those before.
@@ -51,19 +51,19 @@ func (w *world) find(name string) string {
 
 // program is a running program of a third party.
 type program struct {
-	w *world
+	w *threePods
 	*rig.Process
 	log string
 }
 
 // start starts a fetched program in a pod, as a user. What it prints is in its log.
-func (w *world) start(pod, uid int, name string, args ...string) *program {
+func (w *threePods) start(pod, uid int, name string, args ...string) *program {
 	w.T.Helper()
 	return w.startIn(w.fetched(), pod, uid, w.find(name), args...)
 }
 
 // startIn starts a program of a directory, by its path below mounted, where it sees that directory.
-func (w *world) startIn(dir string, pod, uid int, path string, args ...string) *program {
+func (w *threePods) startIn(dir string, pod, uid int, path string, args ...string) *program {
 	w.T.Helper()
 	log, err := os.CreateTemp(w.T.TempDir(), filepath.Base(path))
 	w.Must(err)
@@ -73,7 +73,7 @@ func (w *world) startIn(dir string, pod, uid int, path string, args ...string) *
 }
 
 // run runs a program, and returns what it printed.
-func (w *world) run(pod, uid int, name string, args ...string) string {
+func (w *threePods) run(pod, uid int, name string, args ...string) string {
 	w.T.Helper()
 	return w.start(pod, uid, name, args...).ended()
 }
@@ -95,13 +95,13 @@ func (p *program) ended() string {
 }
 
 // as starts a function of this package in a pod, as a user.
-func (w *world) as(pod, uid int, name string, args ...string) *rig.Process {
+func (w *threePods) as(pod, uid int, name string, args ...string) *rig.Process {
 	w.T.Helper()
 	return rig.NewChild(w.T, w.cgroup, w.pods[pod], "exec", append([]string{strconv.Itoa(uid), "", "", self, name}, args...)...)
 }
 
 // directory returns a new directory that belongs to a user and that everybody may enter.
-func (w *world) directory(uid int) string {
+func (w *threePods) directory(uid int) string {
 	w.T.Helper()
 	dir, err := os.MkdirTemp("", "fairlead-programs-")
 	w.Must(err)

@@ -27,7 +27,7 @@ func TestHAProxy(t *testing.T) {
 			{"always", "option splice-request\n\toption splice-response", usual(), expectation{none: true, may: []string{"program", "splice"}}},
 		} {
 			t.Run(mode+",splice="+c.name, func(t *testing.T) {
-				w := newWorldExcept(t, c.except...)
+				w := newThreePodsExcept(t, c.except...)
 				w.as(there, root, "serve", fmt.Sprintf(":%d", app))
 				w.listens(there, app)
 				config := filepath.Join(w.directory(nobody), "haproxy.cfg")
@@ -38,7 +38,7 @@ func TestHAProxy(t *testing.T) {
 				client.begin(order{Long: *load, Sizes: mixed, Sends: []int{10, 2000, 20_000}})
 				w.disturb(*load)
 				a := client.done()
-				w.judge("HAProxy, "+mode+", splice "+c.name, a.Requests, a.Failed, c.want)
+				w.wantRequests("HAProxy, "+mode+", splice "+c.name, a.Requests, a.Failed, c.want)
 				w.gone()
 			})
 		}

@@ -104,13 +104,13 @@ type answer struct {
 
 // client is a process that sends HTTP requests.
 type client struct {
-	w *world
+	w *threePods
 	*rig.Process
 }
 
 // client starts a client: the version of HTTP, the number of connections, and of concurrent
 // requests on each.
-func (w *world) client(pod int, base string, version, connections, streams int) *client {
+func (w *threePods) client(pod int, base string, version, connections, streams int) *client {
 	w.T.Helper()
 	args := []string{base, strconv.Itoa(version), strconv.Itoa(connections), strconv.Itoa(streams)}
 	return &client{w, rig.NewChild(w.T, w.cgroup, w.pods[pod], "fetch", args...)}

@@ -59,7 +59,7 @@ table inet istio {
 `
 
 // intercept puts a pod into the mesh.
-func (w *world) intercept(pod int) {
+func (w *threePods) intercept(pod int) {
 	w.T.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
 		rig.Lacking(w.T, "cluster", "there is no nft, of Debian's nftables")
@@ -83,7 +83,7 @@ type hop struct {
 	others         []sockmap.Pair // and those that do not
 }
 
-func (w *world) hop(port uint16) (h hop) {
+func (w *threePods) hop(port uint16) (h hop) {
 	w.T.Helper()
 	for _, p := range w.pairs() {
 		if p.Server.Port() != port {
@@ -106,7 +106,7 @@ func hops() []uint16 { return []uint16{outbound, inbound, app} }
 
 // short waits until connections of each hop bypass TCP: all of them, or, where a proxy keeps some
 // in reserve, at least one.
-func (w *world) short(c *client, all bool) {
+func (w *threePods) short(c *client, all bool) {
 	w.T.Helper()
 	w.Until("connections of each hop to go past TCP", func() bool {
 		c.fetch(order{Requests: 20, Sizes: []int{100}})
@@ -122,7 +122,7 @@ func (w *world) short(c *client, all bool) {
 
 // everyHop has a client send requests, and checks that each of their bytes was counted on each of
 // the three hops.
-func (w *world) everyHop(c *client) {
+func (w *threePods) everyHop(c *client) {
 	w.T.Helper()
 	w.short(c, true)
 	// Nothing waits for what follows an answer, such as an HTTP/2 window update.
@@ -156,7 +156,7 @@ func TestMesh(t *testing.T) {
 				if !*all && (version == 1) != six {
 					t.Skip("-all runs it")
 				}
-				w := newWorld(t)
+				w := newThreePods(t)
 				for _, pod := range []int{here, there} {
 					w.intercept(pod)
 					w.as(pod, sidecar, "mesh")
@@ -176,7 +176,7 @@ type direction struct {
 }
 
 // past returns how many bytes have gone past TCP on connections that are known.
-func (w *world) past() map[direction]uint64 {
+func (w *threePods) past() map[direction]uint64 {
 	w.T.Helper()
 	bytes := map[direction]uint64{}
 	for _, p := range w.pairs() {
@@ -190,7 +190,7 @@ func (w *world) past() map[direction]uint64 {
 // TestMeshByPorts checks that a policy that names the ports of the sidecars lets the connections to these bypass TCP, to
 // which the mesh's rules redirect what is dialed elsewhere, and not those to the app.
 func TestMeshByPorts(t *testing.T) {
-	w := newWorld(t)
+	w := newThreePods(t)
 	rules := map[sockmap.Place]sockmap.Rules{}
 	for _, pod := range []int{here, there} {
 		w.intercept(pod)
@@ -229,7 +229,7 @@ func TestMeshByPorts(t *testing.T) {
 
 // asked has an app send requests to another through the mesh, first undisturbed, then while disturb
 // runs. Each request takes six messages.
-func (w *world) asked(what string, version int, six bool, streams int, first func(c *client)) {
+func (w *threePods) asked(what string, version int, six bool, streams int, first func(c *client)) {
 	w.T.Helper()
 	addr := net.JoinHostPort(address(there, six), strconv.Itoa(app))
 	w.as(there, root, "serve", net.JoinHostPort("", strconv.Itoa(app)))
@@ -246,7 +246,7 @@ func (w *world) asked(what string, version int, six bool, streams int, first fun
 	w.disturb(*load)
 	a := c.done()
 	// With HTTP/2, frames of many streams often follow one another in the same direction.
-	w.judge(fmt.Sprintf("%s, HTTP/%d", what, version), a.Requests, a.Failed, expectation{share: []float64{0.5, 0.3}[version-1], each: 1.5})
+	w.wantRequests(fmt.Sprintf("%s, HTTP/%d", what, version), a.Requests, a.Failed, expectation{share: []float64{0.5, 0.3}[version-1], each: 1.5})
 	// Each byte could have bypassed TCP on three hops, except while that was switched off.
 	if past, could := w.tallies().Redirected.Bytes-before, 3*(a.Sent+a.Got-began.Sent-began.Got); float64(past) < 0.3*float64(could) {
 		w.T.Errorf("%d of %d bytes went past TCP", past, could)
@@ -303,12 +303,12 @@ func pass(from *net.TCPConn, port int) error {
 	defer conn.Close()
 	to := conn.(*net.TCPConn)
 	other := make(chan error)
-	go func() { other <- carry(to, from) }()
-	return errors.Join(carry(from, to), <-other)
+	go func() { other <- relay(to, from) }()
+	return errors.Join(relay(from, to), <-other)
 }
 
-// carry forwards what one connection sends, and its end.
-func carry(from, to *net.TCPConn) error {
+// relay forwards what one connection sends, and its end.
+func relay(from, to *net.TCPConn) error {
 	piece := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(piece)

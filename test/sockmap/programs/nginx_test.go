@@ -29,7 +29,7 @@ func TestNginx(t *testing.T) {
 		{"unknown", "on", usual(), expectation{none: true, excluded: []string{"program"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorldExcept(t, c.except...)
+			w := newThreePodsExcept(t, c.except...)
 			w.nginx(c.sendfile, sizes)
 			base := fmt.Sprintf("http://%s:%d", address(between, false), app)
 			wrk := w.start(here, nobody, "wrk", "-t2", "-c16", fmt.Sprintf("-d%ds", int(load.Seconds())), base+"/0-100")
@@ -38,12 +38,12 @@ func TestNginx(t *testing.T) {
 			w.disturb(*load)
 			a := client.done()
 			requests, failed := wrkSays(t, wrk.ended())
-			w.judge("nginx and wrk, "+c.name, a.Requests+requests, a.Failed+failed, c.want)
+			w.wantRequests("nginx and wrk, "+c.name, a.Requests+requests, a.Failed+failed, c.want)
 			w.gone()
 		})
 	}
 	t.Run("proxy", func(t *testing.T) {
-		w := newWorld(t)
+		w := newThreePods(t)
 		w.nginx("off", nil)
 		w.as(there, root, "serve", fmt.Sprintf(":%d", app))
 		w.listens(there, app)
@@ -51,14 +51,14 @@ func TestNginx(t *testing.T) {
 		c.begin(order{Long: *load, Sizes: mixed, Sends: []int{10, 2000, 20_000}})
 		w.disturb(*load)
 		a := c.done()
-		w.judge("nginx as a proxy", a.Requests, a.Failed, expectation{none: true, excluded: []string{"program"}})
+		w.wantRequests("nginx as a proxy", a.Requests, a.Failed, expectation{none: true, excluded: []string{"program"}})
 		w.gone()
 	})
 }
 
 // nginx starts nginx, which serves contents of these sizes at one port and proxies to another pod
 // at the next.
-func (w *world) nginx(sendfile string, sizes []int) {
+func (w *threePods) nginx(sendfile string, sizes []int) {
 	w.T.Helper()
 	dir := w.directory(nobody)
 	for _, size := range sizes {

@@ -19,7 +19,7 @@ func TestPostgreSQL(t *testing.T) {
 	if !*all {
 		t.Skip("-all runs it")
 	}
-	w := newWorld(t)
+	w := newThreePods(t)
 	dir := w.directory(nobody)
 	data := filepath.Join(dir, "data")
 	w.run(there, nobody, "initdb", "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "--locale=C")
@@ -59,7 +59,7 @@ func TestPostgreSQL(t *testing.T) {
 	if strings.TrimSpace(said) != "t" {
 		t.Errorf("the accounts of the bank differ: %s", said)
 	}
-	w.judge("PostgreSQL and pgbench", requests, failed, expectation{share: 0.5, each: 1})
+	w.wantRequests("PostgreSQL and pgbench", requests, failed, expectation{share: 0.5, each: 1})
 	w.gone()
 }
 
@@ -73,7 +73,7 @@ select 1 / (case when repeat(md5(:x::text), :n) = ':said' then 1 else 0 end);
 `
 
 // largeResult asks for a result of some megabytes.
-func (w *world) largeResult(at []string) {
+func (w *threePods) largeResult(at []string) {
 	const rows = 5000
 	said := w.start(here, nobody, "psql", append(at, "-qAt", "-c", fmt.Sprintf("select repeat(md5(i::text), 16) from generate_series(1, %d) i", rows))...)
 	if err := said.Wait(); err != nil {

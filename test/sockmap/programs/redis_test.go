@@ -20,7 +20,7 @@ import (
 // TestRedis has redis-benchmark send requests to a redis-server, one at a time and pipelined, while
 // a client of ours stores values and checks that they are still there.
 func TestRedis(t *testing.T) {
-	w := newWorld(t)
+	w := newThreePods(t)
 	dir := w.directory(nobody)
 	w.start(there, nobody, "redis-server", "--port", "6379", "--bind", "0.0.0.0", "::", "--protected-mode", "no", "--save", "", "--dir", dir)
 	w.listens(there, 6379)
@@ -51,7 +51,7 @@ func TestRedis(t *testing.T) {
 	}
 	before := w.tallies().Excluded["blocking"]
 	// redis-benchmark asks for the settings with blocking reads.
-	w.judge("redis and redis-benchmark", a.Requests, a.Failed, expectation{share: 0.5, each: 0.3, may: []string{"blocking"}})
+	w.wantRequests("redis and redis-benchmark", a.Requests, a.Failed, expectation{share: 0.5, each: 0.3, may: []string{"blocking"}})
 	// redis-cli blocks in its reads.
 	if said := w.run(here, nobody, "redis-cli", "-h", address(there, false), "-r", "50", "ping"); strings.Count(said, "PONG") != 50 {
 		t.Errorf("redis-cli says:\n%s", said)

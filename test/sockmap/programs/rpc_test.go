@@ -17,7 +17,7 @@ func TestHTTP(t *testing.T) {
 	}
 	for _, version := range []int{1, 2} {
 		t.Run(strconv.Itoa(version), func(t *testing.T) {
-			w := newWorld(t)
+			w := newThreePods(t)
 			w.as(there, root, "serve", fmt.Sprintf(":%d", app))
 			w.listens(there, app)
 			c := w.client(here, fmt.Sprintf("http://%s:%d", address(there, false), app), version, 4, []int{1, 8}[version-1])
@@ -26,7 +26,7 @@ func TestHTTP(t *testing.T) {
 			a := c.done()
 			// With many streams at once, most frames follow one another in the same direction. And the
 			// server gets few of them past TCP, since it asks for just as many bytes as there are.
-			w.judge(fmt.Sprintf("HTTP/%d", version), a.Requests, a.Failed, expectation{share: []float64{0.5, 0.05}[version-1], each: 1})
+			w.wantRequests(fmt.Sprintf("HTTP/%d", version), a.Requests, a.Failed, expectation{share: []float64{0.5, 0.05}[version-1], each: 1})
 			w.gone()
 		})
 	}
@@ -37,7 +37,7 @@ func TestRPC(t *testing.T) {
 	if !*all {
 		t.Skip("-all runs it")
 	}
-	w := newWorld(t)
+	w := newThreePods(t)
 	dir := w.directory(root)
 	build := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(dir, "rpc"), ".")
 	build.Dir = "rpc"
@@ -58,6 +58,6 @@ func TestRPC(t *testing.T) {
 	for _, fault := range a.Faults {
 		t.Error(fault)
 	}
-	w.judge("gRPC", a.Requests, a.Failed, expectation{share: 0.4, each: 1})
+	w.wantRequests("gRPC", a.Requests, a.Failed, expectation{share: 0.4, each: 1})
 	w.gone()
 }

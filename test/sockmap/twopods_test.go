@@ -15,8 +15,8 @@ func TestMain(m *testing.M) {
 	os.Exit(rig.Main(m, rig.Funcs{"talk": talkMain, "torture": tortureMain}))
 }
 
-// world is two pods connected by a veth, and the agent that serves their sockets.
-type world struct {
+// twoPods is two pods connected by a veth, and the agent that serves their sockets.
+type twoPods struct {
 	pods [2]*rig.Netns
 	*agent.Agent
 }
@@ -27,18 +27,18 @@ const (
 	server6 = "fd01::2"
 )
 
-// newWorld returns a world whose agent takes readers by edge-triggered epoll for such that look again. Go's sockets are
+// newTwoPods returns pods whose agent takes readers by edge-triggered epoll for such that look again. Go's sockets are
 // read so, and the ends of the tests' connections read just what they expect, which does not show it.
-func newWorld(t *testing.T, limits sockmap.Limits) *world {
+func newTwoPods(t *testing.T, limits sockmap.Limits) *twoPods {
 	t.Helper()
 	limits.Looks = true
-	return newWorldAsIs(t, limits)
+	return newTwoPodsAsIs(t, limits)
 }
 
-func newWorldAsIs(t *testing.T, limits sockmap.Limits) *world {
+func newTwoPodsAsIs(t *testing.T, limits sockmap.Limits) *twoPods {
 	t.Helper()
 	rig.Root(t)
-	w := &world{pods: [2]*rig.Netns{rig.NewNetns(t, "client"), rig.NewNetns(t, "server")}}
+	w := &twoPods{pods: [2]*rig.Netns{rig.NewNetns(t, "client"), rig.NewNetns(t, "server")}}
 	rig.Veth(t, w.pods[0], "eth0", w.pods[1], "eth0")
 	rig.Address(t, w.pods[0], "eth0", "10.1.0.1/24", "fd01::1/64")
 	rig.Address(t, w.pods[1], "eth0", server4+"/24", server6+"/64")

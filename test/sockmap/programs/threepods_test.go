@@ -53,15 +53,15 @@ func address(pod int, six bool) string {
 	return fmt.Sprintf("10.1.%d.2", pod)
 }
 
-// world is three pods of a node, and the agent that serves their sockets.
-type world struct {
+// threePods is three pods of a node, and the agent that serves their sockets.
+type threePods struct {
 	cgroup *rig.Cgroup // of all programs
 	pods   [pods]*rig.Netns
 	*agent.Agent
 }
 
-// newWorld returns a world whose agent has the default options.
-func newWorld(t *testing.T) *world { return newWorldExcept(t, usual()...) }
+// newThreePods returns pods whose agent has the default options.
+func newThreePods(t *testing.T) *threePods { return newThreePodsExcept(t, usual()...) }
 
 // usual returns the programs that an agent excludes by default.
 func usual() []string {
@@ -73,11 +73,11 @@ func usual() []string {
 	return nil
 }
 
-// newWorldExcept returns a world whose agent excludes these programs.
-func newWorldExcept(t *testing.T, except ...string) *world {
+// newThreePodsExcept returns pods whose agent excludes these programs.
+func newThreePodsExcept(t *testing.T, except ...string) *threePods {
 	t.Helper()
 	rig.Root(t)
-	w := &world{cgroup: rig.NewCgroup(t)}
+	w := &threePods{cgroup: rig.NewCgroup(t)}
 	node := rig.NewNetns(t, "node")
 	for _, setting := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
 		if err := node.SetSysctl(setting, "1"); err != nil {
@@ -101,7 +101,7 @@ func newWorldExcept(t *testing.T, except ...string) *world {
 
 // listens waits until something listens at a port in a pod. It does not dial: a proxy that is
 // dialed directly may dial itself in turn.
-func (w *world) listens(pod, port int) {
+func (w *threePods) listens(pod, port int) {
 	w.T.Helper()
 	listening := regexp.MustCompile(fmt.Sprintf(`(?m)^ *\d+: [0-9A-F]+:%04X [0-9A-F:]+ 0A `, port))
 	w.Until(fmt.Sprintf("somebody at port %d", port), func() bool {
@@ -122,7 +122,7 @@ func (w *world) listens(pod, port int) {
 
 // disturb does, in the course of a load, what an operator may do at any time. At the end it allows
 // no connection to bypass TCP any more, and then again all of them.
-func (w *world) disturb(long time.Duration) {
+func (w *threePods) disturb(long time.Duration) {
 	w.T.Helper()
 	pause := func() { time.Sleep(long / 5) }
 	pause()
@@ -142,14 +142,14 @@ func (w *world) disturb(long time.Duration) {
 	w.Let(w.pods[:]...)
 }
 
-func (w *world) tallies() sockmap.Tallies {
+func (w *threePods) tallies() sockmap.Tallies {
 	w.T.Helper()
 	tallies, err := w.Tallies()
 	w.Must(err)
 	return tallies
 }
 
-func (w *world) pairs() []sockmap.Pair {
+func (w *threePods) pairs() []sockmap.Pair {
 	w.T.Helper()
 	list, err := w.Pairs()
 	w.Must(err)
@@ -165,9 +165,9 @@ type expectation struct {
 	none     bool     // nothing may bypass TCP
 }
 
-// judge logs what became of a program's requests and messages, and fails the test if that is not as
+// wantRequests logs what became of a program's requests and messages, and fails the test if that is not as
 // expected.
-func (w *world) judge(what string, requests, failed int, want expectation) {
+func (w *threePods) wantRequests(what string, requests, failed int, want expectation) {
 	w.T.Helper()
 	tallies := w.tallies()
 	messages := tallies.Redirected.Count
@@ -208,7 +208,7 @@ func (w *world) judge(what string, requests, failed int, want expectation) {
 }
 
 // gone ends all programs, and waits until nothing is left of their connections.
-func (w *world) gone() {
+func (w *threePods) gone() {
 	w.T.Helper()
 	// Kill them one by one: on Linux 6.18, a cgroup that was told to kill all also kills processes
 	// that start in it later.
