@@ -43,7 +43,7 @@ func TestTimes(t *testing.T) {
 func TestLoad(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
-	s, err := newPlainSite()
+	s, err := newPlainNodeAndSink()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestTakeOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := &bench{most: share*trialBits/1e6 - 1}
-	b.judge(inside, []result.Row{{Metric: "Mbit/s", Value: 40, Goal: 45, Verdict: result.Miss}})
+	b.addRows(inside, []result.Row{{Metric: "Mbit/s", Value: 40, Goal: 45, Verdict: result.Miss}})
 	inside.Add(result.Row{Row: "other", Case: "all", Metric: "ms", Value: 1, Verdict: result.Pass})
 	if err := inside.Finish(); err != nil {
 		t.Fatal(err)

@@ -29,11 +29,11 @@ const (
 )
 
 // A rate may be at most 1/share of what a pod can send without one, so that the rate is measured and
-// not the machine. With requests beside streams the limit is 1/shareBeside, since requests need the
+// not the machine. With requests beside streams the limit is 1/shareAlongside, since requests need the
 // machine too.
 const (
-	share       = 4
-	shareBeside = 4 * share
+	share          = 4
+	shareAlongside = 4 * share
 )
 
 // filling is how long streams run before anything is counted. By then the queues are full, unless
@@ -58,13 +58,13 @@ var kinds = []struct {
 	{"streams alone", load{Streams: 16, WarmUp: time.Second}, []string{cost, rate}},
 }
 
-// bench holds the sites, and the rate that pods are kept to.
+// bench holds the nodes with their sinks, and the rate that pods are kept to.
 type bench struct {
 	options
-	limited *site // rate kept by the agent
-	past    *site // rate kept by HTB, on a node with the agent, whose packets bypass the stack
-	plain   *site // rate kept by the queue at the node's eth0
-	bits    int   // per second
+	limited *nodeAndSink // rate kept by the agent
+	past    *nodeAndSink // rate kept by HTB, on a node with the agent, whose packets bypass the stack
+	plain   *nodeAndSink // rate kept by the queue at the node's eth0
+	bits    int          // per second
 	most    float64
 }
 
@@ -72,13 +72,13 @@ type bench struct {
 func (o *options) hereNow(ctx context.Context, report *result.Report) (err error) {
 	b := &bench{options: *o}
 	defer func() { err = errors.Join(err, b.close()) }()
-	if b.limited, err = newAgentSite(ctx, o.binaries, "--bandwidth=true"); err != nil {
+	if b.limited, err = newAgentNodeAndSink(ctx, o.binaries, "--bandwidth=true"); err != nil {
 		return err
 	}
-	if b.past, err = newAgentSite(ctx, o.binaries); err != nil {
+	if b.past, err = newAgentNodeAndSink(ctx, o.binaries); err != nil {
 		return err
 	}
-	if b.plain, err = newPlainSite(); err != nil {
+	if b.plain, err = newPlainNodeAndSink(); err != nil {
 		return err
 	}
 	if err := b.choose(ctx, report); err != nil {
@@ -100,7 +100,7 @@ func (o *options) hereNow(ctx context.Context, report *result.Report) (err error
 
 func (b *bench) close() error {
 	var errs []error
-	for _, s := range []*site{b.plain, b.past, b.limited} {
+	for _, s := range []*nodeAndSink{b.plain, b.past, b.limited} {
 		if s != nil {
 			errs = append(errs, s.Close())
 		}
@@ -111,7 +111,7 @@ func (b *bench) close() error {
 // choose measures what a pod sends without a rate, and picks a round rate far below that, the same
 // one on all machines that are fast enough.
 func (b *bench) choose(ctx context.Context, report *result.Report) (err error) {
-	for _, s := range []*site{b.limited, b.plain} {
+	for _, s := range []*nodeAndSink{b.limited, b.plain} {
 		sample, err := s.run(ctx, load{Streams: 4, WarmUp: time.Second, Window: b.window})
 		if err != nil {
 			return fmt.Errorf("without a rate: %w", err)
@@ -121,7 +121,7 @@ func (b *bench) choose(ctx context.Context, report *result.Report) (err error) {
 		}
 	}
 	for _, mbit := range []int{1, 2, 5, 10, 20} {
-		if float64(mbit) <= b.most/shareBeside {
+		if float64(mbit) <= b.most/shareAlongside {
 			b.bits = mbit * 1e6
 		}
 	}
@@ -165,7 +165,7 @@ func (b *bench) compare(ctx context.Context, report *result.Report, row string, 
 }
 
 // runBehind runs a load while a queue at the node's eth0 limits its rate.
-func (s *site) runBehind(ctx context.Context, l *limit, bits int, what load) (sample round.Sample, err error) {
+func (s *nodeAndSink) runBehind(ctx context.Context, l *limit, bits int, what load) (sample round.Sample, err error) {
 	err = l.during(s.node, uint64(bits/8), func() error {
 		sample, err = s.run(ctx, what)
 		return err
@@ -174,7 +174,7 @@ func (s *site) runBehind(ctx context.Context, l *limit, bits int, what load) (sa
 }
 
 // run runs a load.
-func (s *site) run(ctx context.Context, l load) (sample round.Sample, err error) {
+func (s *nodeAndSink) run(ctx context.Context, l load) (sample round.Sample, err error) {
 	l.To = s.to
 	began, err := begin(s.pod, l)
 	if err != nil {
@@ -220,7 +220,7 @@ type reading struct {
 	cpu          machine.Times
 }
 
-func (s *site) read() (r reading, err error) {
+func (s *nodeAndSink) read() (r reading, err error) {
 	if r.bytes, r.asked, err = s.came(); err != nil {
 		return r, err
 	}

@@ -55,7 +55,7 @@ func (b *bench) trial(ctx context.Context, report *result.Report) (err error) {
 	mean := sum / float64(len(seconds))
 	dropped := after["trial"].Dropped - before["trial"].Dropped
 	fmt.Fprintf(report.Out(), "  in all  %6.2f of %.2f that the rate leaves for data; %d packets dropped\n", mean, data, dropped)
-	b.judge(report, []result.Row{
+	b.addRows(report, []result.Row{
 		{Metric: "Mbit/s, received", Value: mean, Goal: trialLeast * data, Verdict: result.AtLeast(mean, trialLeast*data)},
 		{Metric: "% above the rate, at the most", Value: above, Goal: trialMost, Verdict: result.AtMost(above, trialMost)},
 		{Metric: "packets dropped", Value: float64(dropped), Verdict: result.Pass},
@@ -63,9 +63,9 @@ func (b *bench) trial(ctx context.Context, report *result.Report) (err error) {
 	return nil
 }
 
-// judge adds the rows of the trial, which are inconclusive if the machine is hardly faster than the
+// addRows adds the rows of the trial, which are inconclusive if the machine is hardly faster than the
 // rate.
-func (b *bench) judge(report *result.Report, rows []result.Row) {
+func (b *bench) addRows(report *result.Report, rows []result.Row) {
 	why := ""
 	if b.most < share*trialBits/1e6 {
 		why = fmt.Sprintf("without a rate a pod sends %.0f Mbit/s here, and less than four times the rate is not enough to judge it", b.most)
@@ -80,7 +80,7 @@ func (b *bench) judge(report *result.Report, rows []result.Row) {
 }
 
 // perSecond returns the Mbit/s that arrive in each second.
-func (s *site) perSecond(ctx context.Context) (list []float64, err error) {
+func (s *nodeAndSink) perSecond(ctx context.Context) (list []float64, err error) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	last, _, err := s.came()

@@ -86,7 +86,7 @@ func compare(old, new results) []change {
 			changes = append(changes, change{new: row, effect: added})
 			continue
 		}
-		changes = append(changes, judge(old, new, old.rows[at], row))
+		changes = append(changes, compareRow(old, new, old.rows[at], row))
 	}
 	for _, row := range old.rows {
 		if !slices.ContainsFunc(new.rows, func(r result.Row) bool { return r.Key() == row.Key() }) {
@@ -96,9 +96,9 @@ func compare(old, new results) []change {
 	return changes
 }
 
-// judge compares two rows of the same name. It compares the ratios if both have one: they still
+// compareRow compares two rows of the same name. It compares the ratios if both have one: they still
 // hold if the machine was busier, and roughly on another machine.
-func judge(old, new results, was, is result.Row) change {
+func compareRow(old, new results, was, is result.Row) change {
 	c := change{old: was, new: is, was: was.Value, is: is.Value}
 	if was.Ratio != 0 && is.Ratio != 0 {
 		c.ratio, c.was, c.is = true, was.Ratio, is.Ratio

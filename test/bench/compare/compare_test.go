@@ -30,7 +30,7 @@ func with(row result.Row, ratioNoise, valueNoise float64) results {
 	}
 }
 
-func TestJudge(t *testing.T) {
+func TestCompareRow(t *testing.T) {
 	const ns, rate = "ns per operation", "req/s"
 	tests := []struct {
 		name                    string

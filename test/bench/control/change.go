@@ -140,16 +140,16 @@ func measureChanges(ctx context.Context, report *result.Report, services []int) 
 		return err
 	}
 	for _, v := range variants {
-		if err := judgeChange(report, series, v.Name, variants[0].Name, raw.Name); err != nil {
+		if err := addChangeRow(report, series, v.Name, variants[0].Name, raw.Name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// judgeChange asks whether a change costs a small multiple of a raw update, as little with many
+// addChangeRow asks whether a change costs a small multiple of a raw update, as little with many
 // services as with few, and whether hardly any change takes long.
-func judgeChange(report *result.Report, series *round.Series, name, smallest, raw string) error {
+func addChangeRow(report *result.Report, series *round.Series, name, smallest, raw string) error {
 	questions := []round.Question{
 		{Row: "change, object to visible", Case: name, Metric: median, Variant: name, Yardstick: raw, Goal: 40},
 	}
@@ -161,7 +161,7 @@ func judgeChange(report *result.Report, series *round.Series, name, smallest, ra
 	if err := series.Report(report, questions...); err != nil {
 		return err
 	}
-	row, detail, err := series.Judge(round.Question{
+	row, detail, err := series.Evaluate(round.Question{
 		Row: "change, object to visible", Case: name, Metric: tail, Variant: name, Yardstick: "sleeping process",
 		Goal: tailGoal, OnValue: true,
 	})

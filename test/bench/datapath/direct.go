@@ -79,7 +79,7 @@ func (o options) wrap(ctx context.Context, report *result.Report, p packets, row
 	variants := []round.Variant{{Name: wrapped, Run: longer.measure(table.In)}}
 	var questions []round.Question
 	if goal != 0 {
-		table, err := p.minimum(minimal.NodePort{Flows: pendingRows, Wraps: true, Looks: leastRows})
+		table, err := p.minimum(minimal.NodePort{Flows: pendingRows, Wraps: true, Lookups: leastRows})
 		if err != nil {
 			return err
 		}

@@ -230,7 +230,7 @@ func (o options) fresh(ctx context.Context, report *result.Report, p packets, ro
 	}{
 		{oneInsert, minimal.NodePort{Flows: pendingRows}},
 		{twoInserts, minimal.NodePort{Flows: pendingRows, BothRows: true}},
-		{twoFound, minimal.NodePort{Flows: pendingRows, Looks: leastRows}},
+		{twoFound, minimal.NodePort{Flows: pendingRows, Lookups: leastRows}},
 	} {
 		table, err := p.minimum(least.with)
 		if err != nil {

@@ -167,7 +167,7 @@ func TestCheckLength(t *testing.T) {
 func TestNobodyBalances(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
-	s, err := newSite("nobody", 1)
+	s, err := newClientTwoNodes("nobody", 1)
 	if err != nil {
 		t.Fatal(err)
 	}

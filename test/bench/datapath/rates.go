@@ -44,9 +44,9 @@ func rateRows() []string {
 
 // rates asks how many packets a node forwards with our programs and with others'.
 func (o options) rates(ctx context.Context, report *result.Report) (err error) {
-	sites, err := o.sites(ctx, report)
+	setups, err := o.setups(ctx, report)
 	defer func() {
-		for _, s := range sites {
+		for _, s := range setups {
 			err = errors.Join(err, s.Close())
 		}
 	}()
@@ -54,7 +54,7 @@ func (o options) rates(ctx context.Context, report *result.Report) (err error) {
 		return err
 	}
 	var variants []round.Variant
-	for _, s := range sites {
+	for _, s := range setups {
 		for service := range cluster().Services {
 			to := s.frontend(0, service)
 			if s.name == routing {
@@ -73,11 +73,11 @@ func (o options) rates(ctx context.Context, report *result.Report) (err error) {
 	if err != nil {
 		return err
 	}
-	return series.Report(report, rateQuestions(sites)...)
+	return series.Report(report, rateQuestions(setups)...)
 }
 
-// sites makes a site for every way to balance. After an error it returns the sites made so far.
-func (o options) sites(ctx context.Context, report *result.Report) ([]*site, error) {
+// setups makes a setup for every way to balance. After an error it returns the setups made so far.
+func (o options) setups(ctx context.Context, report *result.Report) ([]*clientTwoNodes, error) {
 	program, version, err := kubeproxy.Find()
 	if err != nil {
 		return nil, err
@@ -90,22 +90,22 @@ func (o options) sites(ctx context.Context, report *result.Report) ([]*site, err
 			names = append(names, byRules(mode))
 		}
 	}
-	var sites []*site
+	var setups []*clientTwoNodes
 	for _, name := range names {
-		s, err := newSite(name, rateFlows)
+		s, err := newClientTwoNodes(name, rateFlows)
 		if err != nil {
-			return sites, fmt.Errorf("%s: %w", name, err)
+			return setups, fmt.Errorf("%s: %w", name, err)
 		}
-		sites = append(sites, s)
+		setups = append(setups, s)
 		if err := s.balance(ctx, program); err != nil {
-			return sites, fmt.Errorf("%s: %w", name, err)
+			return setups, fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	return sites, nil
+	return setups, nil
 }
 
-// balance makes the nodes of a site balance as its name says.
-func (s *site) balance(ctx context.Context, program *kubeproxy.Program) error {
+// balance makes the nodes of a setup balance as its name says.
+func (s *clientTwoNodes) balance(ctx context.Context, program *kubeproxy.Program) error {
 	if s.name == byXDP || s.name == byTC {
 		return s.attachOurs(s.name == byXDP)
 	}
@@ -119,16 +119,16 @@ func (s *site) balance(ctx context.Context, program *kubeproxy.Program) error {
 
 // rateQuestions asks about all pairs that matter: more than the rules forward, how close to plain
 // routing, and the cost of a packet that goes on to another node.
-func rateQuestions(sites []*site) []round.Question {
+func rateQuestions(setups []*clientTwoNodes) []round.Question {
 	var questions []round.Question
 	ask := func(service int, balancer, beside string, goal float64) {
 		questions = append(questions, round.Question{
-			Row: rateRows()[service], Case: balancer + " beside " + beside, Metric: carried,
+			Row: rateRows()[service], Case: balancer + " beside " + beside, Metric: established,
 			Variant: nameOf(balancer, service), Yardstick: nameOf(beside, service), Goal: goal,
 		})
 	}
 	ask(there, byXDP, byTC, goalOverTC)
-	for _, s := range sites {
+	for _, s := range setups {
 		switch s.name {
 		case routing, byXDP, byTC:
 			continue
@@ -139,7 +139,7 @@ func rateQuestions(sites []*site) []round.Question {
 		// about XDP.
 		ask(here, byTC, s.name, goalTCOver)
 	}
-	for _, s := range sites {
+	for _, s := range setups {
 		if s.name != routing {
 			ask(here, s.name, routing, 0)
 			ask(there, s.name, routing, 0)

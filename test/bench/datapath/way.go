@@ -14,16 +14,16 @@ import (
 // The metrics of rates. The first is how many packets a CPU could forward if it only did the first
 // node's work.
 const (
-	carried  = "packets/s, CPU of the node"
-	bothCost = "ns, CPU of both nodes per packet"
+	established = "packets/s, CPU of the node"
+	bothCost    = "ns, CPU of both nodes per packet"
 )
 
 // arrivalPatience is how long to wait for the last packets.
 const arrivalPatience = 10 * time.Second
 
-// way is the path of a site's packets: through the first node to the backend of a service.
+// way is the path of a setup's packets: through the first node to the backend of a service.
 type way struct {
-	*site
+	*clientTwoNodes
 	service int
 	packets int
 	source  *frames.Source
@@ -32,8 +32,8 @@ type way struct {
 }
 
 // newWay makes a way. From then on, the backend's sockets receive nothing.
-func (s *site) newWay(service, packets int, to netip.AddrPort) (_ *way, err error) {
-	w := &way{site: s, service: service, packets: packets}
+func (s *clientTwoNodes) newWay(service, packets int, to netip.AddrPort) (_ *way, err error) {
+	w := &way{clientTwoNodes: s, service: service, packets: packets}
 	server := s.top.Servers[service]
 	if w.sink, err = frames.AttachSink(server.Netns, frames.XDP, server.Ports[0].Index, podPort); err != nil {
 		return nil, err
@@ -85,8 +85,8 @@ func (w *way) run(ctx context.Context) (round.Sample, error) {
 		return sample, fmt.Errorf("the first node took no time for %d packets", burst.Sent)
 	}
 	sample.Values = map[string]float64{
-		carried:  float64(burst.Sent) / first.Seconds(),
-		bothCost: float64(first+second) / float64(burst.Sent),
+		established: float64(burst.Sent) / first.Seconds(),
+		bothCost:    float64(first+second) / float64(burst.Sent),
 	}
 	return sample, nil
 }

@@ -58,9 +58,9 @@ func (s *Server) Run(ctx context.Context, churn Churn) (Done, error) {
 // next returns the first existing Service from a number on, wrapping around after the last. If
 // there is none, it returns number itself.
 func (s *Server) next(number int) int {
-	s.world.mu.Lock()
-	defer s.world.mu.Unlock()
-	t := s.world.tables[Slices]
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	t := s.state.tables[Slices]
 	for i := range t.count {
 		if n := (number + i) % t.count; !t.at(n).gone {
 			return n

@@ -34,7 +34,7 @@ type Config struct {
 // Server is an API server with a made-up cluster.
 type Server struct {
 	cfg   Config
-	world *world
+	state *clusterState
 }
 
 // New returns a Server.
@@ -51,35 +51,35 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Memory < 1 || cfg.Bookmarks < 0 {
 		return nil, errors.New("make up a cluster: the memory and the time between bookmarks cannot be negative")
 	}
-	return &Server{cfg: cfg, world: newWorld(cfg.Fleet, cfg.Memory)}, nil
+	return &Server{cfg: cfg, state: newClusterState(cfg.Fleet, cfg.Memory)}, nil
 }
 
 // Fleet returns the initial size of the cluster.
 func (s *Server) Fleet() Fleet { return s.cfg.Fleet }
 
 // Revision returns the resource version of the last change.
-func (s *Server) Revision() uint64 { return s.world.now() }
+func (s *Server) Revision() uint64 { return s.state.now() }
 
 // Change changes an object: the port of a Service, the readiness of a slice's last endpoint, or an
 // annotation of any other kind.
 func (s *Server) Change(kind Kind, number int) error {
-	return s.world.edit(func() error { return s.world.change(kind, number) })
+	return s.state.edit(func() error { return s.state.change(kind, number) })
 }
 
 // AddService adds a Service with its pods and its slice, in the same order as in a real cluster,
 // and returns its number.
 func (s *Server) AddService() (number int, err error) {
-	err = s.world.edit(func() error {
+	err = s.state.edit(func() error {
 		grown := s.cfg.Fleet
-		grown.Services = s.world.tables[Services].count + 1
+		grown.Services = s.state.tables[Services].count + 1
 		if err := grown.check(); err != nil {
 			return fmt.Errorf("add a service: %w", err)
 		}
-		number = s.world.add(Services)
+		number = s.state.add(Services)
 		for range s.cfg.Fleet.Endpoints {
-			s.world.add(Pods)
+			s.state.add(Pods)
 		}
-		s.world.add(Slices)
+		s.state.add(Slices)
 		return nil
 	})
 	return number, err
@@ -87,10 +87,10 @@ func (s *Server) AddService() (number int, err error) {
 
 // DeleteService deletes a Service, its slice and its pods.
 func (s *Server) DeleteService(number int) error {
-	return s.world.edit(func() error {
-		errs := []error{s.world.remove(Services, number), s.world.remove(Slices, number)}
+	return s.state.edit(func() error {
+		errs := []error{s.state.remove(Services, number), s.state.remove(Slices, number)}
 		for i := range s.cfg.Fleet.Endpoints {
-			errs = append(errs, s.world.remove(Pods, number*s.cfg.Fleet.Endpoints+i))
+			errs = append(errs, s.state.remove(Pods, number*s.cfg.Fleet.Endpoints+i))
 		}
 		return errors.Join(errs...)
 	})
@@ -99,8 +99,8 @@ func (s *Server) DeleteService(number int) error {
 // Expire forgets all past changes: all watches end with 410 Gone, and so do attempts to resume
 // them.
 func (s *Server) Expire() {
-	_ = s.world.edit(func() error {
-		s.world.forget()
+	_ = s.state.edit(func() error {
+		s.state.forget()
 		return nil
 	})
 }

@@ -300,7 +300,7 @@ func TestChurn(t *testing.T) {
 		if want := (Done{Changes: 200, Adds: 10, Deletes: 10}); err != nil || done != want {
 			t.Errorf("have %+v and %v, want %+v", done, err, want)
 		}
-		view, _, err := server.world.snapshot(Slices, 0)
+		view, _, err := server.state.snapshot(Slices, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -164,12 +164,12 @@ func TestSourceListsAgainWhenExpired(t *testing.T) {
 			a := follow(t, Config{Fleet: Fleet{Services: 50, Endpoints: 2, Nodes: 1, Namespaces: 1}, Paged: paged})
 			a.must(a.server.Change(Slices, 1))
 			a.await("a change", func() bool { return a.ready(1) == 1 })
-			a.must(a.server.world.edit(func() error {
+			a.must(a.server.state.edit(func() error {
 				// No watch delivers this event in time.
-				if err := a.server.world.remove(Services, 2); err != nil {
+				if err := a.server.state.remove(Services, 2); err != nil {
 					return err
 				}
-				a.server.world.forget()
+				a.server.state.forget()
 				return nil
 			}))
 			a.await("what was missed", func() bool { s, _ := a.store.Service(a.name(2)); return s == nil })

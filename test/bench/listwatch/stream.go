@@ -21,7 +21,7 @@ func (s *Server) serveList(w http.ResponseWriter, k Kind, q *query) {
 	if q.exact {
 		at = q.revision
 	}
-	view, revision, err := s.world.snapshot(k, at)
+	view, revision, err := s.state.snapshot(k, at)
 	if err != nil || q.revision > revision {
 		refuse(w, expired())
 		return
@@ -114,7 +114,7 @@ func (s *Server) serveWatch(w http.ResponseWriter, r *http.Request, k Kind, q *q
 // everything sends all objects, followed by a bookmark that marks their end if requested. It
 // returns their revision.
 func (w *watcher) everything(ctx context.Context) (uint64, error) {
-	view, revision, err := w.world.snapshot(w.kind, 0)
+	view, revision, err := w.state.snapshot(w.kind, 0)
 	if err != nil || w.query.revision > revision {
 		return 0, errExpired
 	}
@@ -152,7 +152,7 @@ func (w *watcher) follow(ctx context.Context, from uint64) error {
 	defer bookmarks.Stop()
 	info := w.kind.info()
 	for {
-		events, last, news, err := w.world.since(from, batch)
+		events, last, news, err := w.state.since(from, batch)
 		if err != nil {
 			return err
 		}

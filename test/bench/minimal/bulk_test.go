@@ -28,12 +28,12 @@ const (
 
 func TestMain(m *testing.M) {
 	os.Exit(rig.Main(m, rig.Funcs{
-		"serve": func(args []string) int { return told(serve(args[0])) },
-		"dial":  func(args []string) int { return told(dial(args[0], args[1])) },
+		"serve": func(args []string) int { return errnoOf(serve(args[0])) },
+		"dial":  func(args []string) int { return errnoOf(dial(args[0], args[1])) },
 	}))
 }
 
-func told(err error) int {
+func errnoOf(err error) int {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

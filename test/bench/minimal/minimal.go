@@ -34,8 +34,8 @@ func (a *Attached) Close() error {
 	return errors.Join(errs...)
 }
 
-// keep adds a part for Close to close.
-func (a *Attached) keep(part io.Closer) { a.parts = append(a.parts, part) }
+// own adds a part for Close to close.
+func (a *Attached) own(part io.Closer) { a.parts = append(a.parts, part) }
 
 // attach attaches a program to a device in the namespace of the calling thread.
 func (a *Attached) attach(program *ebpf.Program, ifindex int) error {
@@ -52,7 +52,7 @@ func (a *Attached) attach(program *ebpf.Program, ifindex int) error {
 	if err != nil {
 		return fmt.Errorf("attach %s to device %d: %w", program, ifindex, err)
 	}
-	a.keep(l)
+	a.own(l)
 	return nil
 }
 

@@ -43,7 +43,7 @@ type NodePort struct {
 	// established flows, and whether the packet is for a frontend in a table of these. The
 	// established flows are in a table of their own, with Looks rows, since a flood of first
 	// packets must not evict them. Keys are as long as those of IPv6.
-	Looks int
+	Lookups int
 	// Wraps makes the programs put an IP header from the node to the backend around incoming
 	// packets, which must be unfragmented, and leave the rest unchanged, for backends that answer
 	// their clients themselves. The other direction is not usable.
@@ -80,8 +80,8 @@ func (n NodePort) Load() (*NodePortPrograms, error) {
 	if err := errors.Join(spec.Variables["forward"].Set(in), spec.Variables["reply"].Set(out)); err != nil {
 		return nil, fmt.Errorf("set node port: %w", err)
 	}
-	err = errors.Join(spec.Variables["both_rows"].Set(n.BothRows || n.Conntrack || n.Looks > 0 && !n.Wraps),
-		spec.Variables["wraps"].Set(n.Wraps), spec.Variables["wide_keys"].Set(n.Conntrack || n.Looks > 0), spec.Variables["looks"].Set(n.Looks > 0))
+	err = errors.Join(spec.Variables["both_rows"].Set(n.BothRows || n.Conntrack || n.Lookups > 0 && !n.Wraps),
+		spec.Variables["wraps"].Set(n.Wraps), spec.Variables["wide_keys"].Set(n.Conntrack || n.Lookups > 0), spec.Variables["looks"].Set(n.Lookups > 0))
 	if err != nil {
 		return nil, fmt.Errorf("set rows: %w", err)
 	}
@@ -89,8 +89,8 @@ func (n NodePort) Load() (*NodePortPrograms, error) {
 	if n.Flows > 0 {
 		way = "flow_"
 		spec.Maps["flows4"].MaxEntries, spec.Maps["flows6"].MaxEntries = uint32(n.Flows), uint32(n.Flows)
-		if n.Looks > 0 {
-			spec.Maps["flows4"].MaxEntries, spec.Maps["established"].MaxEntries = 1, uint32(n.Looks)
+		if n.Lookups > 0 {
+			spec.Maps["flows4"].MaxEntries, spec.Maps["established"].MaxEntries = 1, uint32(n.Lookups)
 		}
 		if n.Conntrack {
 			spec.Maps["flows4"].MaxEntries = 1
@@ -115,8 +115,8 @@ func (p *NodePortPrograms) load(spec *ebpf.CollectionSpec, prefix string) error 
 	if err != nil {
 		return fmt.Errorf("load %s programs: %w", p.nodePort.Hook, err)
 	}
-	p.keep(closer(collection.Close))
-	if p.nodePort.Looks > 0 {
+	p.own(closer(collection.Close))
+	if p.nodePort.Lookups > 0 {
 		if err := p.serve(collection.Maps["frontends"]); err != nil {
 			return err
 		}

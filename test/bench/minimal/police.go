@@ -33,7 +33,7 @@ func AttachPolicer(ns *rig.Netns, device string, rate, burst uint64) (*Attached,
 		if err != nil {
 			return fmt.Errorf("load policer: %w", err)
 		}
-		attached.keep(closer(collection.Close))
+		attached.own(closer(collection.Close))
 		qdisc := netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}
 		if err := netlink.QdiscReplace(&netlink.Clsact{QdiscAttrs: qdisc}); err != nil {
 			return fmt.Errorf("add clsact to %s: %w", device, err)

@@ -39,7 +39,7 @@ func AttachRedirect(node *rig.Netns, kind RedirectKind, ifindex int, to Hop) (*A
 		if collection, err = ebpf.NewCollection(spec); err != nil {
 			return fmt.Errorf("load redirect programs: %w", err)
 		}
-		attached.keep(closer(collection.Close))
+		attached.own(closer(collection.Close))
 		if kind == XDPRedirect {
 			if err := collection.Maps["port"].Put(uint32(0), row.Ifindex); err != nil {
 				return fmt.Errorf("set port: %w", err)

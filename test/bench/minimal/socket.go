@@ -52,7 +52,7 @@ func (s Socket) attach(attached *Attached, spec *ebpf.CollectionSpec, cgroup *ri
 	if err := spec.LoadAndAssign(&objects, nil); err != nil {
 		return fmt.Errorf("load socket programs: %w", err)
 	}
-	attached.keep(&objects)
+	attached.own(&objects)
 	for _, hook := range []struct {
 		program *ebpf.Program
 		kind    ebpf.AttachType
@@ -74,7 +74,7 @@ func (s Socket) attach(attached *Attached, spec *ebpf.CollectionSpec, cgroup *ri
 		if err != nil {
 			return fmt.Errorf("attach %s: %w", hook.program, err)
 		}
-		attached.keep(l)
+		attached.own(l)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func (c *canvas) bars(p *panel, y float64) float64 {
 	for i, r := range p.rows {
 		top := y + float64(i)*barStep + (barStep-barHeight)/2
 		base := top + barHeight - 4
-		figure, _ := r.Judged()
+		figure, _ := r.GoalFigure()
 		c.text(left-14, base, fit(r.Case, 12, labels), style{size: 12, fill: ink, anchor: "end"})
 		c.rect(box{left, top, max(at(figure)-left, 1), barHeight}, colour(r.Verdict), p.title(r))
 		if r.Goal != 0 {
@@ -49,7 +49,7 @@ func (c *canvas) bars(p *panel, y float64) float64 {
 
 // figure returns the text of a row's figure, with its unit.
 func (p *panel) figure(r result.Row) string {
-	figure, _ := r.Judged()
+	figure, _ := r.GoalFigure()
 	return result.Figure(figure) + p.suffix()
 }
 

@@ -119,7 +119,7 @@ func (c *canvas) goals(p *panel, area plane) {
 func (c *canvas) curve(p *panel, area plane, s series, colourOfLine string) {
 	var places []float64
 	for _, point := range s.points {
-		figure, _ := point.row.Judged()
+		figure, _ := point.row.GoalFigure()
 		places = append(places, area.x(point.size), area.y(figure))
 	}
 	c.polyline(places, colourOfLine)

@@ -95,7 +95,7 @@ func (c *canvas) legend(x, y float64) {
 func panelsOf(rows []result.Row) []panel {
 	var panels []panel
 	for _, r := range rows {
-		_, ratio := r.Judged()
+		_, ratio := r.GoalFigure()
 		at := slices.IndexFunc(panels, func(p panel) bool { return p.row == r.Row && p.metric == r.Metric && p.ratio == ratio })
 		if at < 0 {
 			at = len(panels)
@@ -147,7 +147,7 @@ func (p *panel) goal(r result.Row) string {
 func (p *panel) top() float64 {
 	var most float64
 	for _, r := range p.rows {
-		figure, _ := r.Judged()
+		figure, _ := r.GoalFigure()
 		most = max(most, figure, r.Goal)
 	}
 	return most

@@ -40,7 +40,7 @@ func build(t *testing.T) string {
 }
 
 // forwarded returns the number of packets that the node's stack has forwarded.
-func (s *site) forwarded() (count string, err error) {
+func (s *oneNodeTwoPods) forwarded() (count string, err error) {
 	return count, s.Do(func() error {
 		content, err := os.ReadFile("/proc/thread-self/net/snmp")
 		if err != nil {
@@ -60,14 +60,14 @@ func TestBench(t *testing.T) {
 	t.Run("rows", func(t *testing.T) { testRows(t, binaries) })
 }
 
-// All traffic takes the path that the name of the site says: through the stack, or past it.
+// All traffic takes the path that the name of the setup says: through the stack, or past it.
 func testWays(t *testing.T, binaries string) {
 	o := options{binaries: binaries, effort: 1e-9}
 	report, err := result.Begin(result.Config{Benchmark: "podnet", Path: filepath.Join(t.TempDir(), "podnet.json"), Out: io.Discard})
 	if err != nil {
 		t.Fatal(err)
 	}
-	sites, closer, err := o.sites(t.Context(), report)
+	setups, closer, err := o.setups(t.Context(), report)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,10 +76,10 @@ func testWays(t *testing.T, binaries string) {
 			t.Error(err)
 		}
 	}()
-	if len(sites) != len(routings) {
-		t.Errorf("have %d sites, want one per routing", len(sites))
+	if len(setups) != len(routings) {
+		t.Errorf("have %d setups, want one per routing", len(setups))
 	}
-	for _, s := range sites {
+	for _, s := range setups {
 		for _, r := range o.rows() {
 			before, err := s.forwarded()
 			if err != nil {

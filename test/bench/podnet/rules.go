@@ -14,7 +14,7 @@ import (
 
 // writeRules makes kube-proxy write the rules of the given number of services into the node's
 // namespace.
-func (s *site) writeRules(ctx context.Context, program *kubeproxy.Program, services int) error {
+func (s *oneNodeTwoPods) writeRules(ctx context.Context, program *kubeproxy.Program, services int) error {
 	_, err := program.Write(ctx, kubeproxy.Rules{
 		Mode: "iptables", Netns: s.Netns,
 		Fleet: listwatch.Fleet{Services: services, Endpoints: 1, Nodes: 1, Namespaces: 100, FirstPod: 1<<23 + 1},
@@ -24,7 +24,7 @@ func (s *site) writeRules(ctx context.Context, program *kubeproxy.Program, servi
 }
 
 // awaitRules waits until the rules of the given number of services exist.
-func (s *site) awaitRules(ctx context.Context, services int) error {
+func (s *oneNodeTwoPods) awaitRules(ctx context.Context, services int) error {
 	save := "iptables-save"
 	if path, err := exec.LookPath("iptables-legacy-save"); err == nil {
 		save = path

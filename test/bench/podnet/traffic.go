@@ -40,8 +40,8 @@ const (
 
 const loopback = "loopback"
 
-// site is a node in one of its forms, with two pods.
-type site struct {
+// oneNodeTwoPods is a node in one of its forms, with two pods.
+type oneNodeTwoPods struct {
 	*node.Node
 	name string
 	pods []*node.Pod
@@ -52,13 +52,13 @@ var routings = []string{"bpf", "stack"}
 
 func withRules(routing string) string { return routing + ", rules" }
 
-// sites makes the nodes: one for each form, and if kube-proxy is available, each again with its
+// setups makes the nodes: one for each form, and if kube-proxy is available, each again with its
 // rules.
-func (o *options) sites(ctx context.Context, report *result.Report) (_ map[string]*site, closer func() error, err error) {
-	var sites []*site
+func (o *options) setups(ctx context.Context, report *result.Report) (_ map[string]*oneNodeTwoPods, closer func() error, err error) {
+	var setups []*oneNodeTwoPods
 	closer = func() error {
 		var errs []error
-		for _, s := range sites {
+		for _, s := range setups {
 			errs = append(errs, s.Close())
 		}
 		return errors.Join(errs...)
@@ -75,7 +75,7 @@ func (o *options) sites(ctx context.Context, report *result.Report) (_ map[strin
 	if program == nil && o.services > 0 {
 		fmt.Fprintf(report.Out(), "NOT MEASURED: kube-proxy %s is not built; \"go run ./test/cluster build\" does that\n", version)
 	}
-	found := map[string]*site{}
+	found := map[string]*oneNodeTwoPods{}
 	for _, ruled := range []bool{false, true} {
 		if ruled && (program == nil || o.services == 0) {
 			continue
@@ -85,8 +85,8 @@ func (o *options) sites(ctx context.Context, report *result.Report) (_ map[strin
 			if err != nil {
 				return nil, nil, err
 			}
-			s := &site{Node: n, name: routing}
-			sites = append(sites, s)
+			s := &oneNodeTwoPods{Node: n, name: routing}
+			setups = append(setups, s)
 			if s.pods, err = n.AddPods(ctx, 2); err != nil {
 				return nil, nil, err
 			}
@@ -102,17 +102,17 @@ func (o *options) sites(ctx context.Context, report *result.Report) (_ map[strin
 	return found, closer, nil
 }
 
-// row is a kind of traffic to be measured on the sites.
+// row is a kind of traffic to be measured on the setups.
 type row struct {
 	name  string
 	job   flow.Job
-	to    func(*site) (*rig.Netns, netip.Addr)
+	to    func(*oneNodeTwoPods) (*rig.Netns, netip.Addr)
 	ruled bool // with kube-proxy's rules on the node
 	goal  float64
 }
 
-func toPod(s *site) (*rig.Netns, netip.Addr)     { return s.pods[1].Netns, s.pods[1].Addr }
-func toOutside(s *site) (*rig.Netns, netip.Addr) { return s.Outside, node.Outside }
+func toPod(s *oneNodeTwoPods) (*rig.Netns, netip.Addr)     { return s.pods[1].Netns, s.pods[1].Addr }
+func toOutside(s *oneNodeTwoPods) (*rig.Netns, netip.Addr) { return s.Outside, node.Outside }
 
 func (o *options) rows() []row {
 	ask := flow.Job{Kind: flow.RequestResponse, Operations: o.operations(8000), WarmUp: o.operations(800)}
@@ -139,31 +139,31 @@ func (o *options) traffic(ctx context.Context, report *result.Report) (err error
 	if len(wanted) == 0 {
 		return nil
 	}
-	sites, closer, err := o.sites(ctx, report)
+	setups, closer, err := o.setups(ctx, report)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, closer()) }()
 	for _, r := range wanted {
-		if err := o.measure(ctx, report, r, sites); err != nil {
+		if err := o.measure(ctx, report, r, setups); err != nil {
 			return fmt.Errorf("%s: %w", r.name, err)
 		}
 	}
 	return nil
 }
 
-// measure runs a kind of traffic on all sites in turns.
-func (o *options) measure(ctx context.Context, report *result.Report, r row, sites map[string]*site) error {
+// measure runs a kind of traffic on all setups in turns.
+func (o *options) measure(ctx context.Context, report *result.Report, r row, setups map[string]*oneNodeTwoPods) error {
 	ours, stack := routings[0], routings[1]
 	if r.ruled {
 		ours, stack = withRules(ours), withRules(stack)
 	}
-	if sites[ours] == nil {
+	if setups[ours] == nil {
 		return nil // already reported
 	}
-	variants := []round.Variant{r.variant(sites[ours]), r.variant(sites[stack])}
+	variants := []round.Variant{r.variant(setups[ours]), r.variant(setups[stack])}
 	if r.job.Kind == flow.RequestResponse {
-		variants = append(variants, r.loopback(sites[stack].pods[0]))
+		variants = append(variants, r.loopback(setups[stack].pods[0]))
 	}
 	fmt.Fprintf(report.Out(), "%s: ", r.name)
 	series, err := round.Run(ctx, round.Plan{Variants: variants, Rounds: o.rounds, WarmUp: 1, Out: report.Out()})
@@ -191,8 +191,8 @@ func (r *row) questions() []round.Question {
 	}
 }
 
-// variant is the traffic from a pod of a site.
-func (r *row) variant(s *site) round.Variant {
+// variant is the traffic from a pod of a setup.
+func (r *row) variant(s *oneNodeTwoPods) round.Variant {
 	ns, addr := r.to(s)
 	return r.between(s.name, s.pods[0].Netns, ns, addr)
 }

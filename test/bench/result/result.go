@@ -42,8 +42,8 @@ type Key struct{ Row, Case, Metric string }
 // Key returns the row's key.
 func (r Row) Key() Key { return Key{r.Row, r.Case, r.Metric} }
 
-// Judged returns the figure that the goal applies to, and whether that is the ratio.
-func (r Row) Judged() (figure float64, ratio bool) {
+// GoalFigure returns the figure that the goal applies to, and whether that is the ratio.
+func (r Row) GoalFigure() (figure float64, ratio bool) {
 	if r.Ratio != 0 {
 		return r.Ratio, true
 	}

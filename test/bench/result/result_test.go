@@ -38,7 +38,7 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-func TestJudge(t *testing.T) {
+func TestGoalFigure(t *testing.T) {
 	tests := []struct {
 		figure, goal  float64
 		most, atLeast Verdict

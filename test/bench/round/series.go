@@ -103,12 +103,12 @@ type Question struct {
 	Over      bool    // the value is the difference between the variant and the yardstick in the same round, and the goal applies to it
 }
 
-// Judge answers a question. The row has the medians of the values and the median of the ratios of
+// Evaluate answers a question. The row has the medians of the values and the median of the ratios of
 // all rounds, which is not the ratio of the two medians. If the goal applies to the value, the
 // ratio is only in the detail.
-func (s *Series) Judge(q Question) (result.Row, result.Detail, error) {
+func (s *Series) Evaluate(q Question) (result.Row, result.Detail, error) {
 	if q.Above != "" {
-		return s.judgeAbove(q)
+		return s.evaluateAbove(q)
 	}
 	ratios, err := s.Ratios(q.Variant, q.Yardstick, q.Metric)
 	if err != nil {
@@ -138,9 +138,9 @@ func (s *Series) Judge(q Question) (result.Row, result.Detail, error) {
 	return row, d, nil
 }
 
-// judgeAbove answers a question about the difference of a variant and its yardstick to another
+// evaluateAbove answers a question about the difference of a variant and its yardstick to another
 // variant.
-func (s *Series) judgeAbove(q Question) (result.Row, result.Detail, error) {
+func (s *Series) evaluateAbove(q Question) (result.Row, result.Detail, error) {
 	above := &Series{Seed: s.Seed, Rounds: s.Rounds, values: map[string]map[string][]float64{}}
 	for _, name := range []string{q.Variant, q.Yardstick} {
 		of, base := s.values[name][q.Metric], s.values[q.Above][q.Metric]
@@ -150,7 +150,7 @@ func (s *Series) judgeAbove(q Question) (result.Row, result.Detail, error) {
 		above.values[name] = map[string][]float64{q.Metric: s.differences(Question{Variant: name, Yardstick: q.Above, Metric: q.Metric})}
 	}
 	q.Above = ""
-	return above.Judge(q)
+	return above.Evaluate(q)
 }
 
 // differences returns by how much the variant exceeds the yardstick in each round. Unlike in
@@ -189,7 +189,7 @@ func (q Question) verdict(d result.Detail) (verdict result.Verdict, why string) 
 // and returns an error.
 func (s *Series) Report(to *result.Report, questions ...Question) error {
 	for _, q := range questions {
-		row, detail, err := s.Judge(q)
+		row, detail, err := s.Evaluate(q)
 		if err != nil {
 			return fmt.Errorf("answer %s, %s: %w", q.Row, q.Case, err)
 		}

@@ -83,14 +83,14 @@ func TestVerdicts(t *testing.T) {
 		{"noisy and well beyond", Wall, noisy, steady, 0.5, false, result.Miss, ""},
 	}
 	for _, tt := range tests {
-		row, detail, err := seriesOf(tt.metric, tt.ours, tt.yardstick).Judge(Question{
+		row, detail, err := seriesOf(tt.metric, tt.ours, tt.yardstick).Evaluate(Question{
 			Row: "r", Case: "c", Metric: tt.metric, Variant: "ours", Yardstick: "direct", Goal: tt.goal, OnValue: tt.onValue,
 		})
 		if err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 			continue
 		}
-		if _, ratio := row.Judged(); ratio == tt.onValue {
+		if _, ratio := row.GoalFigure(); ratio == tt.onValue {
 			t.Errorf("%s: the row %+v says that the goal applies to the other figure", tt.name, row)
 		}
 		if row.Verdict != tt.want || (tt.why == "") != (detail.Why == "") || !strings.Contains(detail.Why, tt.why) {
@@ -99,12 +99,12 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-func TestJudgeFigures(t *testing.T) {
+func TestEvaluateFigures(t *testing.T) {
 	// The medians are 20 and 10, but the typical ratio is not 2.
 	ours := []float64{10, 20, 30, 10, 20, 30}
 	direct := []float64{10, 10, 10, 10, 10, 10}
 	direct[0], direct[3], direct[1], direct[4] = 2, 2, 8, 8
-	row, detail, err := seriesOf(Wall, ours, direct).Judge(Question{
+	row, detail, err := seriesOf(Wall, ours, direct).Evaluate(Question{
 		Row: "r", Case: "c", Metric: Wall, Variant: "ours", Yardstick: "direct", Goal: 9,
 	})
 	if err != nil {
@@ -124,7 +124,7 @@ func TestJudgeFigures(t *testing.T) {
 		{Metric: Wall, Variant: "ours", Yardstick: "none"}, {Metric: Wall, Variant: "none", Yardstick: "direct"},
 		{Metric: CPU, Variant: "ours", Yardstick: "direct"}, {Metric: Wall, Variant: "direct", Yardstick: "direct"},
 	} {
-		if row, _, err := seriesOf(Wall, ours, direct).Judge(q); err == nil {
+		if row, _, err := seriesOf(Wall, ours, direct).Evaluate(q); err == nil {
 			t.Errorf("%+v has an answer: %+v", q, row)
 		}
 	}
@@ -132,7 +132,7 @@ func TestJudgeFigures(t *testing.T) {
 
 // The cost of a part is the difference between the whole and the variant without it, in each round
 // separately.
-func TestJudgeDifferences(t *testing.T) {
+func TestEvaluateDifferences(t *testing.T) {
 	// The machine is slower in the last rounds: differences of medians would make ours look
 	// cheaper.
 	direct := []float64{1000, 1000, 1000, 1010, 1010, 1000, 1100, 1100, 1100, 1100, 1100}
@@ -157,21 +157,21 @@ func TestJudgeDifferences(t *testing.T) {
 		{"no goal", ours, 0, result.Pass},
 	}
 	for _, tt := range tests {
-		row, detail, err := seriesOf("ns, median", tt.ours, direct).Judge(Question{
+		row, detail, err := seriesOf("ns, median", tt.ours, direct).Evaluate(Question{
 			Row: "r", Case: "c", Metric: "ns, median", Variant: "ours", Yardstick: "direct", Goal: tt.goal, Over: true,
 		})
 		if err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 			continue
 		}
-		if _, ratio := row.Judged(); ratio || row.Verdict != tt.want {
+		if _, ratio := row.GoalFigure(); ratio || row.Verdict != tt.want {
 			t.Errorf("%s: have %+v (%s), want %s on the value", tt.name, row, detail.Why, tt.want)
 		}
 		if row.Value != detail.Value.Median || row.Yardstick != 1010 {
 			t.Errorf("%s: value %v beside %v of %+v", tt.name, row.Value, row.Yardstick, detail)
 		}
 	}
-	row, _, err := seriesOf("ns", ours, direct).Judge(Question{Row: "r", Case: "c", Metric: "ns", Variant: "ours", Yardstick: "direct", Over: true})
+	row, _, err := seriesOf("ns", ours, direct).Evaluate(Question{Row: "r", Case: "c", Metric: "ns", Variant: "ours", Yardstick: "direct", Over: true})
 	if err != nil || row.Value != 200 {
 		t.Errorf("the difference is %v, %v; want 200", row.Value, err)
 	}
@@ -242,14 +242,14 @@ func TestAbove(t *testing.T) {
 	of := func(more float64) []float64 { return times(12, func(i int) float64 { return base[i] + more }) }
 	s := seriesOf(Wall, of(30), of(100))
 	s.values["base"] = map[string][]float64{Wall: base}
-	row, detail, err := s.Judge(Question{Metric: Wall, Variant: "ours", Yardstick: "direct", Above: "base", Goal: 0.4})
+	row, detail, err := s.Evaluate(Question{Metric: Wall, Variant: "ours", Yardstick: "direct", Above: "base", Goal: 0.4})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if row.Value != 30 || row.Yardstick != 100 || row.Ratio != 0.3 || row.Verdict != result.Pass || detail.Drift != 0 {
 		t.Errorf("have %+v and %+v", row, detail)
 	}
-	if _, _, err := s.Judge(Question{Metric: Wall, Variant: "ours", Yardstick: "direct", Above: "nobody"}); err == nil {
+	if _, _, err := s.Evaluate(Question{Metric: Wall, Variant: "ours", Yardstick: "direct", Above: "nobody"}); err == nil {
 		t.Error("no error for a base that was not measured")
 	}
 }

@@ -94,7 +94,7 @@ func run(ctx context.Context, arguments []string, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	s := &stage{options: o, report: report}
+	s := &setup{options: o, report: report}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	if err := s.build(ctx); err != nil {
 		return err

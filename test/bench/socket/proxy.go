@@ -161,7 +161,7 @@ func dial(to netip.AddrPort) error {
 }
 
 // startProxies makes a node for every number of services and every mode of kube-proxy.
-func (s *stage) startProxies(ctx context.Context) error {
+func (s *setup) startProxies(ctx context.Context) error {
 	if len(s.numbers) == 0 {
 		return nil
 	}
@@ -194,7 +194,7 @@ func (s *stage) startProxies(ctx context.Context) error {
 }
 
 // proxyWays returns the ways through kube-proxy's nodes, if they support this traffic.
-func (s *stage) proxyWays(what workload, family topology.Family) []*way {
+func (s *setup) proxyWays(what workload, family topology.Family) []*way {
 	if !what.tcp || family != topology.IPv4 {
 		return nil
 	}
@@ -207,7 +207,7 @@ func (s *stage) proxyWays(what workload, family topology.Family) []*way {
 
 // askAgainst asks how many connections per second there are compared with kube-proxy's rules for as
 // many services.
-func (s *stage) askAgainst(what workload, proxies []*way) []round.Question {
+func (s *setup) askAgainst(what workload, proxies []*way) []round.Question {
 	if what.metric != rate {
 		return nil
 	}

@@ -58,8 +58,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// newStage returns a stage without kube-proxy.
-func newStage(t *testing.T, services ...int) *stage {
+// newSetup returns a stage without kube-proxy.
+func newSetup(t *testing.T, services ...int) *setup {
 	t.Helper()
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -67,7 +67,7 @@ func newStage(t *testing.T, services ...int) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stage{options: options{services: services, effort: 1e-9}, report: report}
+	s := &setup{options: options{services: services, effort: 1e-9}, report: report}
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -79,8 +79,8 @@ func newStage(t *testing.T, services ...int) *stage {
 	return s
 }
 
-// carry sends traffic over a way.
-func carry(ctx context.Context, w *way, what workload, family topology.Family) error {
+// sendTraffic sends traffic over a way.
+func sendTraffic(ctx context.Context, w *way, what workload, family topology.Family) error {
 	_, err := w.variant(what, family).Run(ctx)
 	return err
 }
@@ -88,16 +88,16 @@ func carry(ctx context.Context, w *way, what workload, family topology.Family) e
 // Every kind of traffic works over every way; with nothing attached, none works that dials a
 // service.
 func TestWays(t *testing.T) {
-	s := newStage(t, 40)
+	s := newSetup(t, 40)
 	for _, what := range workloads(s.effort) {
 		for _, w := range []*way{s.direct, s.past("past", s.agents[0].hooks)} {
-			if err := carry(t.Context(), w, what, topology.IPv4); err != nil {
+			if err := sendTraffic(t.Context(), w, what, topology.IPv4); err != nil {
 				t.Errorf("%s, %s: %v", what.row, w.name, err)
 			}
 		}
 		for _, family := range families() {
 			for _, w := range append([]*way{s.minimum}, s.ways...) {
-				if err := carry(t.Context(), w, what, family); err != nil {
+				if err := sendTraffic(t.Context(), w, what, family); err != nil {
 					t.Errorf("%s, %s, %s: %v", what.row, family, w.name, err)
 				}
 			}
@@ -109,7 +109,7 @@ func TestWays(t *testing.T) {
 		bare.attach = nil
 		// Without programs, the kernel may send request after request into the void.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second/4)
-		if err := carry(ctx, &bare, connect, topology.IPv4); err == nil {
+		if err := sendTraffic(ctx, &bare, connect, topology.IPv4); err == nil {
 			t.Errorf("%s: the service answers although nothing serves it", w.name)
 		}
 		cancel()
@@ -119,7 +119,7 @@ func TestWays(t *testing.T) {
 // With every record a socket learns the address that it dialed; without one it learns the
 // backend's.
 func TestRecords(t *testing.T) {
-	s := newStage(t, 1)
+	s := newSetup(t, 1)
 	f := fleet{1, s.top.Servers[0].Addr}
 	server := netip.AddrPortFrom(f.server(topology.IPv4), serverPort)
 	var listener net.Listener
@@ -174,7 +174,7 @@ func TestProxies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stage{options: options{numbers: []int{3}, nft: 3}, report: report}
+	s := &setup{options: options{numbers: []int{3}, nft: 3}, report: report}
 	defer func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -187,7 +187,7 @@ func TestProxies(t *testing.T) {
 		rig.Lacking(t, "cluster", "kube-proxy is not built; \"go run ./test/cluster build\" does that")
 	}
 	for _, w := range s.proxyWays(workload{tcp: true}, topology.IPv4) {
-		if err := carry(t.Context(), w, workloads(1e-9)[1], topology.IPv4); err != nil {
+		if err := sendTraffic(t.Context(), w, workloads(1e-9)[1], topology.IPv4); err != nil {
 			t.Errorf("%s: %v", w.name, err)
 		}
 	}

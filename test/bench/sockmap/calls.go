@@ -223,8 +223,8 @@ func dial(to netip.AddrPort) (int, error) {
 	return fd, err
 }
 
-// settle keeps Go out of the way of a loop on this thread: no garbage collection, no preemption.
-func settle() error {
+// pinLoop keeps Go out of the way of a loop on this thread: no garbage collection, no preemption.
+func pinLoop() error {
 	runtime.LockOSThread()
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(256 << 20) // orders and replies are small but many

@@ -72,7 +72,7 @@ func kinds() []kind {
 			name: fmt.Sprintf("requests answered in %d messages", pieces), run: fetches, largest: 4 << 10, cores: 2, rounds: 2, count: fewer(800, 1<<20),
 			questions: streamed(goalStream),
 		},
-		{name: "stream after a conversation, later", run: settled, cores: 1, rounds: 3, count: fewer(30_000, 160<<20), questions: streamed(goalStream)},
+		{name: "stream after a conversation, later", run: streamsLater, cores: 1, rounds: 3, count: fewer(30_000, 160<<20), questions: streamed(goalStream)},
 	}
 }
 
@@ -108,7 +108,7 @@ func (k *kind) settings(where string) (list []setting) {
 }
 
 // cells measures all traffic between two ends.
-func (o *options) cells(ctx context.Context, report *result.Report, s *stage) error {
+func (o *options) cells(ctx context.Context, report *result.Report, s *twoNodesTwoPods) error {
 	places, err := s.places()
 	if err != nil {
 		return err
@@ -141,7 +141,7 @@ func (o *options) cells(ctx context.Context, report *result.Report, s *stage) er
 }
 
 // cell measures a kind of traffic with messages of one size.
-func (o *options) cell(ctx context.Context, report *result.Report, s *stage, p *place, k *kind, at setting, size int) error {
+func (o *options) cell(ctx context.Context, report *result.Report, s *twoNodesTwoPods, p *endpoints, k *kind, at setting, size int) error {
 	row, what := k.name+", "+p.name, fmt.Sprintf("%d B, %s, %s", size, at.way, at.name)
 	if !o.wants(row, what) {
 		return nil
@@ -187,7 +187,7 @@ func (o *options) turns(ctx context.Context, report *result.Report, what string,
 }
 
 // visiting measures connections with one request each.
-func (o *options) visiting(ctx context.Context, report *result.Report, s *stage, p *place, c cpus) error {
+func (o *options) visiting(ctx context.Context, report *result.Report, s *twoNodesTwoPods, p *endpoints, c cpus) error {
 	row, what := "connect, request, close, "+p.name, "1 B, "+c.name
 	if !o.wants(row, what) {
 		return nil

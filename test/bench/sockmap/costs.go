@@ -29,7 +29,7 @@ type cost struct {
 
 // costsSoFar returns the cost of our programs so far. Other agents may run programs of the same
 // name: ours use our map.
-func (s *stage) costsSoFar() (map[string]cost, error) {
+func (s *twoNodesTwoPods) costsSoFar() (map[string]cost, error) {
 	paths, err := filepath.Glob(filepath.Join(sockmap.Dir(s.bpffs), "*", bpf.SockmapMapPairs))
 	if err != nil || len(paths) != 1 {
 		return nil, fmt.Errorf("find our maps: %v, %w", paths, err)
@@ -76,7 +76,7 @@ func (s *stage) costsSoFar() (map[string]cost, error) {
 
 // costs measures what the programs take of requests, streams and visits. This includes the kernel's
 // own counting, some tens of nanoseconds per run.
-func (o *options) costs(ctx context.Context, report *result.Report, s *stage, p *place) error {
+func (o *options) costs(ctx context.Context, report *result.Report, s *twoNodesTwoPods, p *endpoints) error {
 	const row = "programs"
 	if !o.wants(row, "") {
 		return nil
@@ -126,7 +126,7 @@ func (o *options) costs(ctx context.Context, report *result.Report, s *stage, p 
 
 // leaving measures how long sockets stay in the map after a conversation has become a stream
 // without pauses.
-func (o *options) leaving(ctx context.Context, report *result.Report, s *stage, p *place) error {
+func (o *options) leaving(ctx context.Context, report *result.Report, s *twoNodesTwoPods, p *endpoints) error {
 	const row = "stream after a conversation, until it is out of the map"
 	defer context.AfterFunc(ctx, p.stop)()
 	for _, size := range []int{64, 64 << 10} {
@@ -149,7 +149,7 @@ func (o *options) leaving(ctx context.Context, report *result.Report, s *stage, 
 			pour, sink := one, one
 			pour.Do, sink.Do = "pour", "sink"
 			began := time.Now()
-			if err := errors.Join(p.server.tell(sink), p.client.tell(pour)); err != nil {
+			if err := errors.Join(p.server.send(sink), p.client.send(pour)); err != nil {
 				return err
 			}
 			if err := t.until("out of the map", func(p sockmap.Pair) bool { return p.Inside == 0 }); err != nil {
@@ -186,7 +186,7 @@ func idOf(path string) (ebpf.MapID, error) {
 func second[T any](_ T, err error) error { return err }
 
 // talking returns a function that opens a connection, uses it and closes it.
-func (s *stage) talking(p *place, m mode, c cpus, f func(*talk) error) func() error {
+func (s *twoNodesTwoPods) talking(p *endpoints, m mode, c cpus, f func(*talk) error) func() error {
 	return func() error {
 		t, err := s.connect(p, m, c, epoll)
 		if err == nil {

@@ -15,7 +15,7 @@ type hand struct {
 	name string
 }
 
-func (s *stage) hire(ns *rig.Netns, name string) (*hand, error) {
+func (s *twoNodesTwoPods) hire(ns *rig.Netns, name string) (*hand, error) {
 	p, err := rig.StartChild(nil, ns, workerName)
 	if err != nil {
 		return nil, err
@@ -24,8 +24,8 @@ func (s *stage) hire(ns *rig.Netns, name string) (*hand, error) {
 	return &hand{p, name}, nil
 }
 
-// tell gives an order without waiting for the reply.
-func (h *hand) tell(o any) error {
+// send gives an order without waiting for the reply.
+func (h *hand) send(o any) error {
 	line, err := json.Marshal(o)
 	if err == nil {
 		_, err = h.Stdin.Write(append(line, '\n'))
@@ -54,7 +54,7 @@ func (h *hand) hear(r any) error {
 
 // ask gives an order and waits for the reply.
 func (h *hand) ask(o order) (r reply, err error) {
-	if err := h.tell(o); err != nil {
+	if err := h.send(o); err != nil {
 		return r, err
 	}
 	return r, h.hear(&r)
@@ -65,7 +65,7 @@ type both struct{ client, server reply }
 
 // together makes the two ends do something with each other.
 func together(client, server *hand, do, serve order) (b both, err error) {
-	if err := errors.Join(server.tell(serve), client.tell(do)); err != nil {
+	if err := errors.Join(server.send(serve), client.send(do)); err != nil {
 		return b, err
 	}
 	if err := client.hear(&b.client); err != nil {

@@ -82,7 +82,7 @@ func (w *worker) reset(order, *reply) error {
 }
 
 // hazards tests every way with peers that misbehave.
-func (o *options) hazards(ctx context.Context, report *result.Report, s *stage) error {
+func (o *options) hazards(ctx context.Context, report *result.Report, s *twoNodesTwoPods) error {
 	const name = "hazards of a pure proxy"
 	if !o.wants(name, "") {
 		return nil
@@ -144,7 +144,7 @@ func (c *chain) unread(most int) (taken, lost uint64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := c.server.tell(order{Do: "drain"}); err != nil {
+	if err := c.server.send(order{Do: "drain"}); err != nil {
 		return 0, 0, err
 	}
 	if _, err := c.client.ask(order{Do: "finish"}); err != nil {
@@ -165,7 +165,7 @@ func (c *chain) halfClose() (got uint64, end string, err error) {
 	if err := c.open(); err != nil {
 		return 0, "", err
 	}
-	if err := c.server.tell(order{Do: "drain"}); err != nil {
+	if err := c.server.send(order{Do: "drain"}); err != nil {
 		return 0, "", err
 	}
 	if _, err := c.client.ask(order{Do: "hoard", Count: halfClosed / (64 << 10), Size: 64 << 10}); err != nil {
@@ -216,7 +216,7 @@ func (c *chain) early() (got uint64, err error) {
 	if err := c.s.SetRules(nil); err != nil {
 		return 0, err
 	}
-	if err := errors.Join(c.server.tell(order{Do: "accept", Way: blocking}), c.proxy.tell(order{Do: "meet", At: c.outside})); err != nil {
+	if err := errors.Join(c.server.send(order{Do: "accept", Way: blocking}), c.proxy.send(order{Do: "meet", At: c.outside})); err != nil {
 		return 0, err
 	}
 	if _, err := c.client.ask(order{Do: "dial", At: c.inside, Way: blocking}); err != nil {
@@ -231,7 +231,7 @@ func (c *chain) early() (got uint64, err error) {
 	if _, err := c.proxy.ask(order{Do: "join", Dir: c.s.relay.dir}); err != nil {
 		return 0, err
 	}
-	if err := c.proxy.tell(order{Do: "relay", Way: wayKernel}); err != nil {
+	if err := c.proxy.send(order{Do: "relay", Way: wayKernel}); err != nil {
 		return 0, err
 	}
 	r, err := c.server.ask(order{Do: "drain"})

@@ -277,7 +277,7 @@ func (w *worker) relayByLanes(o order, r *reply, one bool) error {
 	}
 	back := make(chan error, 1)
 	go func() {
-		err := errors.Join(settle(), pin(o.CPU))
+		err := errors.Join(pinLoop(), pin(o.CPU))
 		if err == nil {
 			err = lanes[1].run(o.Way)
 		}

@@ -91,12 +91,12 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	s, err := newStage(ctx, o.binaries)
+	s, err := newTwoNodesTwoPods(ctx, o.binaries)
 	if err != nil {
 		return fmt.Errorf("make a node: %w", err)
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	for _, part := range []func(context.Context, *result.Report, *stage) error{o.cells, o.proxying, o.relaying, o.hazards} {
+	for _, part := range []func(context.Context, *result.Report, *twoNodesTwoPods) error{o.cells, o.proxying, o.relaying, o.hazards} {
 		if err := part(ctx, report, s); err != nil {
 			return err
 		}

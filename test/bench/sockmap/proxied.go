@@ -26,14 +26,14 @@ var concurrencies = []int{1, 4, 16, 64}
 
 // apps are the processes.
 type apps struct {
-	s                     *stage
+	s                     *twoNodesTwoPods
 	client, proxy, server *hand
 	inside, outside       netip.AddrPort // addresses of the proxy and the server
 	splicer               *hand          // another proxy, since sockets that were ever spliced stay with TCP
 	spliced               netip.AddrPort // address of the other proxy
 }
 
-func (s *stage) apps() (*apps, error) {
+func (s *twoNodesTwoPods) apps() (*apps, error) {
 	a := &apps{s: s}
 	for h, where := range map[**hand]struct {
 		pod  int
@@ -65,7 +65,7 @@ func (a *apps) stop() {
 }
 
 // proxying measures requests at a fixed rate over more and more connections.
-func (o *options) proxying(ctx context.Context, report *result.Report, s *stage) error {
+func (o *options) proxying(ctx context.Context, report *result.Report, s *twoNodesTwoPods) error {
 	a, err := s.apps()
 	if err != nil {
 		return err
@@ -109,12 +109,12 @@ func (a *apps) run(name string, c cpus, many, requests int) (sample round.Sample
 		return sample, err
 	}
 	to := a.inside
-	if err := a.server.tell(order{Do: "entertain", Count: many, Size: payload, CPU: c.server}); err != nil {
+	if err := a.server.send(order{Do: "entertain", Count: many, Size: payload, CPU: c.server}); err != nil {
 		return sample, err
 	}
 	if name == direct {
 		to = a.outside
-	} else if err := a.proxy.tell(order{Do: "forward", At: a.outside, Count: many, CPU: c.server}); err != nil {
+	} else if err := a.proxy.send(order{Do: "forward", At: a.outside, Count: many, CPU: c.server}); err != nil {
 		return sample, err
 	}
 	ask := func(o order) (reply, error) {

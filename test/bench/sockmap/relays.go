@@ -33,7 +33,7 @@ type kernelRelay struct {
 }
 
 // newKernelRelay loads the relay, and pins the maps that a proxy puts its sockets into.
-func (s *stage) newKernelRelay() (*kernelRelay, error) {
+func (s *twoNodesTwoPods) newKernelRelay() (*kernelRelay, error) {
 	k := &kernelRelay{dir: filepath.Join(s.bpffs, "relay")}
 	if err := loadRelayObjects(&k.objects, nil); err != nil {
 		return nil, fmt.Errorf("load the relay: %w", err)
@@ -95,7 +95,7 @@ func relayJobs() []relayJob {
 }
 
 // relaying compares the ways of a pure proxy.
-func (o *options) relaying(ctx context.Context, report *result.Report, s *stage) error {
+func (o *options) relaying(ctx context.Context, report *result.Report, s *twoNodesTwoPods) error {
 	a, err := s.apps()
 	if err != nil {
 		return err
@@ -162,10 +162,10 @@ func (c *chain) open() error {
 	to := c.outside
 	if c.echo {
 		to = netip.AddrPort{}
-	} else if err := c.server.tell(order{Do: "accept", Way: blocking}); err != nil {
+	} else if err := c.server.send(order{Do: "accept", Way: blocking}); err != nil {
 		return err
 	}
-	if err := c.proxy.tell(order{Do: "meet", At: to}); err != nil {
+	if err := c.proxy.send(order{Do: "meet", At: to}); err != nil {
 		return err
 	}
 	if _, err := c.client.ask(order{Do: "dial", At: c.inside, Way: blocking}); err != nil {
@@ -184,7 +184,7 @@ func (c *chain) open() error {
 			return err
 		}
 	}
-	return c.proxy.tell(order{Do: "relay", Way: c.way.way})
+	return c.proxy.send(order{Do: "relay", Way: c.way.way})
 }
 
 func (c *chain) talk(do, serve string, j job) (both, error) {

@@ -51,7 +51,7 @@ func TestBench(t *testing.T) {
 
 // A figure is rejected unless the messages took the path that its name says.
 func testRefusals(t *testing.T, binaries string) {
-	s, err := newStage(t.Context(), binaries)
+	s, err := newTwoNodesTwoPods(t.Context(), binaries)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,12 +67,12 @@ func testRefusals(t *testing.T, binaries string) {
 		what  string
 		rules map[sockmap.Place]sockmap.Rules
 		off   bool
-		run   func(p *place) error
+		run   func(p *endpoints) error
 		want  string
 	}{
-		{"as they should be", all, false, func(p *place) error { return s.once(t, p, on, requests, few) }, ""},
-		{"nobody is let", nobody, false, func(p *place) error { return s.once(t, p, on, requests, few) }, "did not become short"},
-		{"all are off meanwhile", all, true, func(p *place) error {
+		{"as they should be", all, false, func(p *endpoints) error { return s.once(t, p, on, requests, few) }, ""},
+		{"nobody is let", nobody, false, func(p *endpoints) error { return s.once(t, p, on, requests, few) }, "did not become short"},
+		{"all are off meanwhile", all, true, func(p *endpoints) error {
 			c, err := s.connect(p, on, cores()[0], epoll)
 			if err == nil {
 				err = c.converse(few.size)
@@ -85,7 +85,7 @@ func testRefusals(t *testing.T, binaries string) {
 			}
 			return err
 		}, "went past TCP, want"},
-		{"a stream is none", all, false, func(p *place) error {
+		{"a stream is none", all, false, func(p *endpoints) error {
 			c, err := s.connect(p, on, cores()[0], epoll)
 			if err == nil {
 				err = c.converse(few.size)
@@ -119,7 +119,7 @@ func testRefusals(t *testing.T, binaries string) {
 	}
 }
 
-func (s *stage) once(t *testing.T, p *place, m mode, f traffic, j job) error {
+func (s *twoNodesTwoPods) once(t *testing.T, p *endpoints, m mode, f traffic, j job) error {
 	_, err := s.variant(p, m, cores()[0], epoll, f, j).Run(context.WithoutCancel(t.Context()))
 	return err
 }

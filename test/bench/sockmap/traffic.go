@@ -68,8 +68,8 @@ func turns(t *talk, j job) (round.Sample, error) {
 // chat is the maximum size of messages before a stream begins.
 const chat = 1 << 10
 
-// settled are the same streams some time later, when the sockets have left the map.
-func settled(t *talk, j job) (round.Sample, error) {
+// streamsLater are the same streams some time later, when the sockets have left the map.
+func streamsLater(t *talk, j job) (round.Sample, error) {
 	size := min(j.size, chat)
 	if err := t.converse(size); err != nil {
 		return round.Sample{}, err
@@ -210,11 +210,11 @@ func (t *talk) wentItsWay(j job) func(was, is state) error {
 }
 
 // visits are connections with one request each.
-func (s *stage) visits(p *place, m mode, c cpus, j job) (sample round.Sample, err error) {
+func (s *twoNodesTwoPods) visits(p *endpoints, m mode, c cpus, j job) (sample round.Sample, err error) {
 	if err := s.SetRules(s.rulesOf(m)); err != nil {
 		return sample, err
 	}
-	t := &talk{place: p, s: s, mode: m, cpus: c, way: blocking}
+	t := &talk{endpoints: p, s: s, mode: m, cpus: c, way: blocking}
 	if m == none {
 		if err := s.detach(); err != nil {
 			return sample, err
@@ -233,7 +233,7 @@ func (s *stage) visits(p *place, m mode, c cpus, j job) (sample round.Sample, er
 }
 
 // variant returns a variant that sends traffic in a mode, over a new connection each time.
-func (s *stage) variant(p *place, m mode, c cpus, way string, f traffic, j job) round.Variant {
+func (s *twoNodesTwoPods) variant(p *endpoints, m mode, c cpus, way string, f traffic, j job) round.Variant {
 	return round.Variant{Name: string(m), Run: func(ctx context.Context) (sample round.Sample, err error) {
 		defer context.AfterFunc(ctx, p.stop)()
 		t, err := s.connect(p, m, c, way)

@@ -76,7 +76,7 @@ func (b bare) Read(p []byte) (int, error) {
 func (b bare) Write(p []byte) (int, error) { return write(int(b), p) }
 
 func workerMain([]string) int {
-	if err := settle(); err != nil {
+	if err := pinLoop(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

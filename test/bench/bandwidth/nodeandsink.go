@@ -15,8 +15,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// site is a node with a pod, and an outside host that receives what the pod sends.
-type site struct {
+// nodeAndSink is a node with a pod, and an outside host that receives what the pod sends.
+type nodeAndSink struct {
 	node, pod *rig.Netns
 	sink      *rig.Process
 	agent     *node.Node // nil if there is none
@@ -24,7 +24,7 @@ type site struct {
 	closers   []func() error
 }
 
-func (s *site) Close() error {
+func (s *nodeAndSink) Close() error {
 	var errs []error
 	for i := range s.closers {
 		errs = append(errs, s.closers[len(s.closers)-1-i]())
@@ -32,13 +32,13 @@ func (s *site) Close() error {
 	return errors.Join(errs...)
 }
 
-// newAgentSite makes a site with the real agent.
-func newAgentSite(ctx context.Context, binaries string, flags ...string) (_ *site, err error) {
+// newAgentNodeAndSink makes the node with the real agent.
+func newAgentNodeAndSink(ctx context.Context, binaries string, flags ...string) (_ *nodeAndSink, err error) {
 	n, err := node.New(binaries, flags...)
 	if err != nil {
 		return nil, err
 	}
-	s := &site{agent: n, node: n.Netns, to: node.Outside, closers: []func() error{n.Close}}
+	s := &nodeAndSink{agent: n, node: n.Netns, to: node.Outside, closers: []func() error{n.Close}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -51,7 +51,7 @@ func newAgentSite(ctx context.Context, binaries string, flags ...string) (_ *sit
 }
 
 // addPod adds a pod to a node with an agent.
-func (s *site) addPod(ctx context.Context, id string) (*rig.Netns, error) {
+func (s *nodeAndSink) addPod(ctx context.Context, id string) (*rig.Netns, error) {
 	p, err := s.agent.NewPod(id)
 	if err != nil {
 		return nil, err
@@ -62,10 +62,10 @@ func (s *site) addPod(ctx context.Context, id string) (*rig.Netns, error) {
 	return p.Netns, forget(p.Netns)
 }
 
-// newPlainSite makes a site with the same devices, where the node's stack forwards packets, as with
+// newPlainNodeAndSink makes the node with the same devices, where the node's stack forwards packets, as with
 // any plugin that only makes devices.
-func newPlainSite() (_ *site, err error) {
-	s := &site{to: node.Outside}
+func newPlainNodeAndSink() (_ *nodeAndSink, err error) {
+	s := &nodeAndSink{to: node.Outside}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -95,7 +95,7 @@ func newPlainSite() (_ *site, err error) {
 // forget keeps a pod's connections from starting with metrics of earlier ones.
 func forget(pod *rig.Netns) error { return pod.SetSysctl("net/ipv4/tcp_no_metrics_save", "1") }
 
-func (s *site) listen(outside *rig.Netns) (err error) {
+func (s *nodeAndSink) listen(outside *rig.Netns) (err error) {
 	if s.sink, err = rig.StartChild(nil, outside, "bandwidth-sink"); err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (s *site) listen(outside *rig.Netns) (err error) {
 }
 
 // came returns the bytes of streams and the number of requests that have arrived outside so far.
-func (s *site) came() (bytes, asked uint64, err error) {
+func (s *nodeAndSink) came() (bytes, asked uint64, err error) {
 	if _, err := fmt.Fprintln(s.sink.Stdin); err != nil {
 		return 0, 0, err
 	}
@@ -121,7 +121,7 @@ func (s *site) came() (bytes, asked uint64, err error) {
 
 // addLimited adds a pod that has a rate, in bits per second, from the start: when the agent has
 // applied the other rates, it knows this one too.
-func (s *site) addLimited(ctx context.Context, id string, rates map[string]int) (*rig.Netns, error) {
+func (s *nodeAndSink) addLimited(ctx context.Context, id string, rates map[string]int) (*rig.Netns, error) {
 	if err := s.annotate(rates); err != nil {
 		return nil, err
 	}
@@ -138,7 +138,7 @@ func (s *site) addLimited(ctx context.Context, id string, rates map[string]int) 
 }
 
 // annotate sets the rates of the agent's pods, in bits per second.
-func (s *site) annotate(rates map[string]int) error {
+func (s *nodeAndSink) annotate(rates map[string]int) error {
 	var text strings.Builder
 	for id, rate := range rates {
 		fmt.Fprintf(&text, `---
@@ -156,7 +156,7 @@ spec: {nodeName: %[1]s, containers: []}
 }
 
 // hold waits until the pods are kept to their rates.
-func (s *site) hold(ctx context.Context, rates map[string]int) error {
+func (s *nodeAndSink) hold(ctx context.Context, rates map[string]int) error {
 	for deadline := time.Now().Add(time.Minute); ; {
 		held, err := s.limited()
 		if err != nil {
@@ -225,7 +225,7 @@ type limited struct {
 }
 
 // limited returns the pods that the agent keeps to a rate, by name.
-func (s *site) limited() (map[string]limited, error) {
+func (s *nodeAndSink) limited() (map[string]limited, error) {
 	text, err := s.agent.Ask("bandwidth", "list", "--output=json")
 	if err != nil {
 		return nil, err

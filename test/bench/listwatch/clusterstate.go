@@ -40,9 +40,9 @@ func (t table) at(number int) state {
 	return state{revision: t.base + uint64(number)}
 }
 
-// world is the state of the cluster and its recent changes. The revision of an event is its number,
+// clusterState is the state of the cluster and its recent changes. The revision of an event is its number,
 // so finding the events after a revision takes no search.
-type world struct {
+type clusterState struct {
 	mu       sync.Mutex
 	tables   [kinds]table
 	revision uint64  // of the last event
@@ -51,8 +51,8 @@ type world struct {
 	news     chan struct{}
 }
 
-func newWorld(f Fleet, memory int) *world {
-	w := &world{events: make([]event, memory), news: make(chan struct{}), revision: 1000}
+func newClusterState(f Fleet, memory int) *clusterState {
+	w := &clusterState{events: make([]event, memory), news: make(chan struct{}), revision: 1000}
 	for k, count := range [kinds]int{
 		Services: f.Services, Slices: f.Services, Nodes: f.Nodes, Namespaces: f.Namespaces, Pods: f.Services * f.Endpoints,
 		ServiceCIDRs: 1,
@@ -65,7 +65,7 @@ func newWorld(f Fleet, memory int) *world {
 }
 
 // record appends an event. The caller holds the lock.
-func (w *world) record(what string, kind Kind, number int, before, after state) {
+func (w *clusterState) record(what string, kind Kind, number int, before, after state) {
 	w.revision++
 	after.revision = w.revision
 	w.tables[kind].changed[number] = after
@@ -78,14 +78,14 @@ func (w *world) record(what string, kind Kind, number int, before, after state) 
 }
 
 // edit makes several changes atomically.
-func (w *world) edit(changes func() error) error {
+func (w *clusterState) edit(changes func() error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return changes()
 }
 
 // change changes an object. The caller holds the lock.
-func (w *world) change(kind Kind, number int) error {
+func (w *clusterState) change(kind Kind, number int) error {
 	before, err := w.living(kind, number)
 	if err != nil {
 		return fmt.Errorf("change an object: %w", err)
@@ -95,7 +95,7 @@ func (w *world) change(kind Kind, number int) error {
 }
 
 // add adds an object with the next number. The caller holds the lock.
-func (w *world) add(kind Kind) int {
+func (w *clusterState) add(kind Kind) int {
 	number := w.tables[kind].count
 	w.tables[kind].count++
 	w.record("ADDED", kind, number, state{gone: true}, state{})
@@ -103,7 +103,7 @@ func (w *world) add(kind Kind) int {
 }
 
 // remove deletes an object. The caller holds the lock.
-func (w *world) remove(kind Kind, number int) error {
+func (w *clusterState) remove(kind Kind, number int) error {
 	before, err := w.living(kind, number)
 	if err != nil {
 		return fmt.Errorf("delete an object: %w", err)
@@ -112,7 +112,7 @@ func (w *world) remove(kind Kind, number int) error {
 	return nil
 }
 
-func (w *world) living(kind Kind, number int) (state, error) {
+func (w *clusterState) living(kind Kind, number int) (state, error) {
 	t := w.tables[kind]
 	if number < 0 || number >= t.count || t.at(number).gone {
 		return state{}, fmt.Errorf("there is no %v with the number %d", kind, number)
@@ -122,7 +122,7 @@ func (w *world) living(kind Kind, number int) (state, error) {
 
 // forget drops all events and advances the revision by one, so that no watch is up to date. The
 // caller holds the lock.
-func (w *world) forget() {
+func (w *clusterState) forget() {
 	w.revision++
 	w.oldest = w.revision + 1
 	close(w.news)
@@ -130,14 +130,14 @@ func (w *world) forget() {
 }
 
 // now returns the revision of the last event.
-func (w *world) now() uint64 {
+func (w *clusterState) now() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.revision
 }
 
 // snapshot returns the objects of a kind as of a revision; zero is the current one.
-func (w *world) snapshot(kind Kind, revision uint64) (table, uint64, error) {
+func (w *clusterState) snapshot(kind Kind, revision uint64) (table, uint64, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if revision == 0 {
@@ -158,7 +158,7 @@ func (w *world) snapshot(kind Kind, revision uint64) (table, uint64, error) {
 
 // since returns up to the given number of events after a revision, the revision of the last of
 // them, and a channel that is closed when there are more.
-func (w *world) since(revision uint64, most int) ([]event, uint64, <-chan struct{}, error) {
+func (w *clusterState) since(revision uint64, most int) ([]event, uint64, <-chan struct{}, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if revision+1 < w.oldest || revision > w.revision {

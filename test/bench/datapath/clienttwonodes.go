@@ -20,7 +20,7 @@ const (
 	firstNodePort = 30000
 	podPort       = 8080
 
-	// cpu runs everything of a site. Packets that change CPUs cost what the distance between the
+	// cpu runs everything of a setup. Packets that change CPUs cost what the distance between the
 	// CPUs costs, which is a property of the machine.
 	cpu = 0
 	// The devices' threads have priority over the thread that sends, so that a device has taken its
@@ -52,8 +52,8 @@ func cluster() listwatch.Fleet {
 	}
 }
 
-// site is a client and two nodes that balance in one way.
-type site struct {
+// clientTwoNodes is a client and two nodes that balance in one way.
+type clientTwoNodes struct {
 	name    string
 	flows   int
 	top     *topology.Topology
@@ -61,9 +61,9 @@ type site struct {
 	parts   parts
 }
 
-// newSite makes a site on which nothing balances yet.
-func newSite(name string, flows int) (_ *site, err error) {
-	s := &site{name: name, flows: flows}
+// newClientTwoNodes makes a setup on which nothing balances yet.
+func newClientTwoNodes(name string, flows int) (_ *clientTwoNodes, err error) {
+	s := &clientTwoNodes{name: name, flows: flows}
 	// A device takes frames if GRO is on, and XDP needs complete checksums.
 	s.top, err = topology.NewSpread(topology.Knobs{Offloads: &topology.Offloads{GRO: true}})
 	if err != nil {
@@ -85,11 +85,11 @@ func newSite(name string, flows int) (_ *site, err error) {
 	return s, nil
 }
 
-// Close removes the site.
-func (s *site) Close() error { return s.parts.Close() }
+// Close removes the setup.
+func (s *clientTwoNodes) Close() error { return s.parts.Close() }
 
 // addPod adds the pod address of a node's service to its server.
-func (s *site) addPod(node int) error {
+func (s *clientTwoNodes) addPod(node int) error {
 	pod, server := netip.PrefixFrom(cluster().PodAddr(node), 32), s.top.Servers[node]
 	return errors.Join(
 		server.AddAddr(server.Ports[0].Name, pod),
@@ -100,7 +100,7 @@ func (s *site) addPod(node int) error {
 
 // startThreads gives every device its own thread. Packets of a device without one would be taken on
 // the thread of the device that sends to it.
-func (s *site) startThreads() error {
+func (s *clientTwoNodes) startThreads() error {
 	place := napi.Place{CPU: cpu, Priority: takes}
 	for _, host := range slices.Concat([]*topology.Host{s.top.Client}, s.top.Nodes, s.top.Servers) {
 		for _, port := range host.Ports {
@@ -120,8 +120,8 @@ func (s *site) startThreads() error {
 }
 
 // takeFrames lets the client's devices take the frames that a node's XDP sends back. It does so at
-// every site, since the cost is the client's.
-func (s *site) takeFrames() error {
+// every setup, since the cost is the client's.
+func (s *clientTwoNodes) takeFrames() error {
 	for _, port := range s.top.Client.Ports {
 		pass, err := frames.AttachPass(s.top.Client.Netns, port.Index)
 		if err != nil {
@@ -133,14 +133,14 @@ func (s *site) takeFrames() error {
 }
 
 // frontend returns the NodePort of a service on a node.
-func (s *site) frontend(node, service int) netip.AddrPort {
+func (s *clientTwoNodes) frontend(node, service int) netip.AddrPort {
 	return netip.AddrPortFrom(s.top.Nodes[node].Addr(topology.IPv4), uint16(firstNodePort+service))
 }
 
 func pod(service int) netip.AddrPort { return netip.AddrPortFrom(cluster().PodAddr(service), podPort) }
 
 // attachOurs makes both nodes balance with our programs.
-func (s *site) attachOurs(xdp bool) error {
+func (s *clientTwoNodes) attachOurs(xdp bool) error {
 	for i, node := range s.top.Nodes {
 		var services []nodePort
 		for service := range cluster().Services {
@@ -156,7 +156,7 @@ func (s *site) attachOurs(xdp bool) error {
 }
 
 // writeRules makes both nodes balance with kube-proxy's rules.
-func (s *site) writeRules(ctx context.Context, program *kubeproxy.Program, mode string) error {
+func (s *clientTwoNodes) writeRules(ctx context.Context, program *kubeproxy.Program, mode string) error {
 	for i, node := range s.top.Nodes {
 		_, err := program.Write(ctx, kubeproxy.Rules{
 			Mode: mode, Fleet: cluster(), Netns: node.Netns, Node: i,
@@ -170,7 +170,7 @@ func (s *site) writeRules(ctx context.Context, program *kubeproxy.Program, mode 
 }
 
 // await returns when a node's own backend answers through the node's port.
-func (s *site) await(ctx context.Context, node int) error {
+func (s *clientTwoNodes) await(ctx context.Context, node int) error {
 	stop, err := s.serve(node)
 	if err != nil {
 		return err
@@ -191,7 +191,7 @@ func (s *site) await(ctx context.Context, node int) error {
 }
 
 // serve makes the pod of a service answer.
-func (s *site) serve(service int) (stop func(), err error) {
+func (s *clientTwoNodes) serve(service int) (stop func(), err error) {
 	var server *stdnet.UDPConn
 	err = s.top.Servers[service].Do(func() error {
 		server, err = stdnet.ListenUDP("udp4", stdnet.UDPAddrFromAddrPort(pod(service)))
@@ -220,7 +220,7 @@ func (s *site) serve(service int) (stop func(), err error) {
 
 // exchange sends a packet and waits for the answer, twice: a flow is established once the client
 // sends again after an answer.
-func (s *site) exchange(from, to netip.AddrPort, patience time.Duration) error {
+func (s *clientTwoNodes) exchange(from, to netip.AddrPort, patience time.Duration) error {
 	var conn *stdnet.UDPConn
 	err := s.top.Client.Do(func() (err error) {
 		conn, err = stdnet.DialUDP("udp4", stdnet.UDPAddrFromAddrPort(from), stdnet.UDPAddrFromAddrPort(to))
@@ -244,8 +244,8 @@ func (s *site) exchange(from, to netip.AddrPort, patience time.Duration) error {
 	return nil
 }
 
-// shape returns the shape of packets of the site's flows to a frontend.
-func (s *site) shape(to netip.AddrPort) frames.Shape {
+// shape returns the shape of packets of the setup's flows to a frontend.
+func (s *clientTwoNodes) shape(to netip.AddrPort) frames.Shape {
 	out := s.top.Client.Port(s.top.Nodes[0])
 	return frames.Shape{
 		Kind: frames.UDP, Source: out.Addr(topology.IPv4), To: to, Local: out.MAC, Remote: out.Peer.MAC, Flows: s.flows,
@@ -253,7 +253,7 @@ func (s *site) shape(to netip.AddrPort) frames.Shape {
 }
 
 // establish makes all flows to a service known.
-func (s *site) establish(service int) error {
+func (s *clientTwoNodes) establish(service int) error {
 	stop, err := s.serve(service)
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 // A client that is further behind than the server remembers gets an error, never the wrong events.
 func TestMemory(t *testing.T) {
 	const memory = 4
-	w := newWorld(small(), memory)
+	w := newClusterState(small(), memory)
 	first := w.now()
 	for n := range 10 {
 		if err := w.change(Services, n); err != nil {

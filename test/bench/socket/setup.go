@@ -21,8 +21,8 @@ const (
 	minimum = "bare minimum"
 )
 
-// stage is everything that a run needs.
-type stage struct {
+// setup is everything that a run needs.
+type setup struct {
 	options
 	report *result.Report
 	parts  []io.Closer
@@ -36,7 +36,7 @@ type stage struct {
 }
 
 // Close closes everything in reverse order.
-func (s *stage) Close() error {
+func (s *setup) Close() error {
 	var errs []error
 	for _, part := range slices.Backward(s.parts) {
 		errs = append(errs, part.Close())
@@ -44,7 +44,7 @@ func (s *stage) Close() error {
 	return errors.Join(errs...)
 }
 
-func (s *stage) build(ctx context.Context) error {
+func (s *setup) build(ctx context.Context) error {
 	var err error
 	if s.top, err = topology.NewRouted(topology.Knobs{}); err != nil {
 		return err
@@ -67,7 +67,7 @@ func (s *stage) build(ctx context.Context) error {
 }
 
 // newMinimum returns the way through programs that know a single service, which is a constant.
-func (s *stage) newMinimum() *way {
+func (s *setup) newMinimum() *way {
 	f := fleet{1, s.top.Servers[0].Addr}
 	socket := minimal.Socket{PeerName: true, Datagrams: true}
 	for _, family := range families() {
@@ -82,19 +82,19 @@ func (s *stage) newMinimum() *way {
 }
 
 // through returns the way to a fleet's server through its service.
-func (s *stage) through(name string, f fleet, hooks []hook) *way {
+func (s *setup) through(name string, f fleet, hooks []hook) *way {
 	return &way{name: name, top: s.top, dial: f.frontend, attach: func() (io.Closer, error) { return attach(s.top.Cgroup, hooks) }}
 }
 
 // past returns the way directly to the server, with the programs attached.
-func (s *stage) past(name string, hooks []hook) *way {
+func (s *setup) past(name string, hooks []hook) *way {
 	w := s.through(name, fleet{}, hooks)
 	w.dial = nil
 	return w
 }
 
 // measureTraffic measures every kind of traffic over every way.
-func (s *stage) measureTraffic(ctx context.Context) error {
+func (s *setup) measureTraffic(ctx context.Context) error {
 	past := s.past("to no service, "+s.ways[0].name+" there", s.agents[0].hooks)
 	for _, what := range workloads(s.effort) {
 		for _, family := range families() {
@@ -127,7 +127,7 @@ func (s *stage) measureTraffic(ctx context.Context) error {
 }
 
 // turns measures one kind of traffic over several ways in turns.
-func (s *stage) turns(ctx context.Context, what workload, family topology.Family, ways []*way) (*round.Series, error) {
+func (s *setup) turns(ctx context.Context, what workload, family topology.Family, ways []*way) (*round.Series, error) {
 	var variants []round.Variant
 	for _, w := range ways {
 		variants = append(variants, w.variant(what, family))
@@ -137,7 +137,7 @@ func (s *stage) turns(ctx context.Context, what workload, family topology.Family
 }
 
 // measureRecords measures the cost of the record of a connected socket in each place.
-func (s *stage) measureRecords(ctx context.Context) error {
+func (s *setup) measureRecords(ctx context.Context) error {
 	f := fleet{s.services[0], s.top.Servers[0].Addr}
 	ways := []*way{s.direct}
 	for _, r := range records() {

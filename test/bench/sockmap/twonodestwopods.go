@@ -17,9 +17,9 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// stage is a node with two pods, the processes in them, and the programs that take them past TCP;
+// twoNodesTwoPods is a node with two pods, the processes in them, and the programs that take them past TCP;
 // and another node whose own stack forwards the pods' packets.
-type stage struct {
+type twoNodesTwoPods struct {
 	pods   []*node.Pod
 	others []*node.Pod // pods of the other node
 	bpffs  string
@@ -32,10 +32,10 @@ type stage struct {
 	undo     []func() error
 }
 
-func (s *stage) later(undo func() error) { s.undo = append(s.undo, undo) }
+func (s *twoNodesTwoPods) later(undo func() error) { s.undo = append(s.undo, undo) }
 
 // Close stops everything.
-func (s *stage) Close() error {
+func (s *twoNodesTwoPods) Close() error {
 	var errs []error
 	for _, undo := range slices.Backward(s.undo) {
 		errs = append(errs, undo())
@@ -44,8 +44,8 @@ func (s *stage) Close() error {
 	return errors.Join(errs...)
 }
 
-func newStage(ctx context.Context, binaries string) (s *stage, err error) {
-	s = &stage{all: map[sockmap.Place]sockmap.Rules{}, patience: patience}
+func newTwoNodesTwoPods(ctx context.Context, binaries string) (s *twoNodesTwoPods, err error) {
+	s = &twoNodesTwoPods{all: map[sockmap.Place]sockmap.Rules{}, patience: patience}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -69,7 +69,7 @@ func newStage(ctx context.Context, binaries string) (s *stage, err error) {
 }
 
 // addNode starts a node with two pods that may take part.
-func (s *stage) addNode(ctx context.Context, binaries string, flags ...string) ([]*node.Pod, error) {
+func (s *twoNodesTwoPods) addNode(ctx context.Context, binaries string, flags ...string) ([]*node.Pod, error) {
 	n, err := node.New(binaries, flags...)
 	if err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (s *stage) addNode(ctx context.Context, binaries string, flags ...string) (
 }
 
 // open attaches the programs.
-func (s *stage) open() error {
+func (s *twoNodesTwoPods) open() error {
 	bpffs, unmount, err := rig.MountBPFFS()
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func (s *stage) open() error {
 }
 
 // attach attaches the programs and runs the agent's part for all connections that the rules admit.
-func (s *stage) attach() (err error) {
+func (s *twoNodesTwoPods) attach() (err error) {
 	limits := sockmap.DefaultLimits()
 	limits.Blocking = true
 	s.Sockmap, err = sockmap.Open(sockmap.Config{BPFFS: s.bpffs, Limits: limits, Log: slog.New(slog.DiscardHandler)})
@@ -122,12 +122,12 @@ func (s *stage) attach() (err error) {
 }
 
 // detach removes the programs. No socket may be in the map.
-func (s *stage) detach() error {
+func (s *twoNodesTwoPods) detach() error {
 	return errors.Join(s.pause(), s.Sockmap.Close(), os.RemoveAll(sockmap.Dir(s.bpffs)))
 }
 
 // resume starts admitting sockets.
-func (s *stage) resume() {
+func (s *twoNodesTwoPods) resume() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
@@ -138,7 +138,7 @@ func (s *stage) resume() {
 }
 
 // pause stops admitting sockets. Those in the map stay there.
-func (s *stage) pause() error {
+func (s *twoNodesTwoPods) pause() error {
 	if s.rest == nil {
 		return nil
 	}
@@ -147,8 +147,8 @@ func (s *stage) pause() error {
 	return rest()
 }
 
-// place says where the two ends of a connection are.
-type place struct {
+// endpoints says where the two ends of a connection are.
+type endpoints struct {
 	name           string
 	client, server *hand
 	at             netip.AddrPort
@@ -164,7 +164,7 @@ const (
 
 // places starts the processes: a client, a server in the same pod, and one in the other pod; and
 // two in the pods of the other node.
-func (s *stage) places() (map[string]*place, error) {
+func (s *twoNodesTwoPods) places() (map[string]*endpoints, error) {
 	client, err := s.hire(s.pods[0].Netns, "client")
 	if err != nil {
 		return nil, err
@@ -173,7 +173,7 @@ func (s *stage) places() (map[string]*place, error) {
 	if err != nil {
 		return nil, err
 	}
-	found := map[string]*place{}
+	found := map[string]*endpoints{}
 	for name, where := range map[string]struct {
 		client *hand
 		pod    *node.Pod
@@ -189,7 +189,7 @@ func (s *stage) places() (map[string]*place, error) {
 		if err != nil {
 			return nil, err
 		}
-		p := &place{name: name, client: where.client, server: server, at: r.At, path: filepath.Join(s.dir, strconv.Itoa(server.Pid()))}
+		p := &endpoints{name: name, client: where.client, server: server, at: r.At, path: filepath.Join(s.dir, strconv.Itoa(server.Pid()))}
 		if _, err := server.ask(order{Do: "listen", Path: p.path, CPU: anyCPU}); err != nil {
 			return nil, err
 		}
@@ -199,7 +199,7 @@ func (s *stage) places() (map[string]*place, error) {
 }
 
 // stop kills the processes, so that none waits for another.
-func (p *place) stop() {
+func (p *endpoints) stop() {
 	p.client.Kill()
 	p.server.Kill()
 }
@@ -225,8 +225,8 @@ type cpus struct {
 
 // talk is a connection of a place.
 type talk struct {
-	*place
-	s    *stage
+	*endpoints
+	s    *twoNodesTwoPods
 	mode mode
 	cpus cpus
 	way  string
@@ -234,11 +234,11 @@ type talk struct {
 }
 
 // connect opens a connection in a mode.
-func (s *stage) connect(p *place, m mode, c cpus, way string) (*talk, error) {
+func (s *twoNodesTwoPods) connect(p *endpoints, m mode, c cpus, way string) (*talk, error) {
 	if err := s.SetRules(s.rulesOf(m)); err != nil {
 		return nil, err
 	}
-	t := &talk{place: p, s: s, mode: m, cpus: c, way: way}
+	t := &talk{endpoints: p, s: s, mode: m, cpus: c, way: way}
 	dial, accept := order{Do: "dial", At: p.at}, order{Do: "accept"}
 	if m == nearby {
 		dial.Path, accept.Path = p.path, p.path
@@ -251,7 +251,7 @@ func (s *stage) connect(p *place, m mode, c cpus, way string) (*talk, error) {
 }
 
 // rulesOf returns the rules that admit the connections of a mode.
-func (s *stage) rulesOf(m mode) map[sockmap.Place]sockmap.Rules {
+func (s *twoNodesTwoPods) rulesOf(m mode) map[sockmap.Place]sockmap.Rules {
 	if m == on || m == held {
 		return s.all
 	}
