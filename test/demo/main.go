@@ -89,8 +89,8 @@ func request(address string) string {
 	return string(answer) + " " + conn.RemoteAddr().String()
 }
 
-// stage is everything the demo runs on; undo tears it down, last first.
-type stage struct {
+// demo is everything the demo runs on; undo tears it down, last first.
+type demo struct {
 	fairlead string
 	dir      string
 	bpffs    string
@@ -101,12 +101,12 @@ type stage struct {
 }
 
 func run(fairlead string) (err error) {
-	s := &stage{fairlead: fairlead}
+	s := &demo{fairlead: fairlead}
 	defer func() { err = errors.Join(err, s.close()) }()
 	start := time.Now()
 	fmt.Println(intro)
 	for _, step := range []func() error{
-		s.build, s.startAgent, s.spread, s.peer, s.remove, s.look,
+		s.build, s.startAgent, s.spread, s.peer, s.remove, s.browse,
 	} {
 		if err := step(); err != nil {
 			return err
@@ -116,9 +116,9 @@ func run(fairlead string) (err error) {
 	return nil
 }
 
-func (s *stage) later(f func() error) { s.undo = append(s.undo, f) }
+func (s *demo) later(f func() error) { s.undo = append(s.undo, f) }
 
-func (s *stage) close() error {
+func (s *demo) close() error {
 	var err error
 	for _, f := range slices.Backward(s.undo) {
 		err = errors.Join(err, f())
@@ -128,7 +128,7 @@ func (s *stage) close() error {
 
 // build makes a host with the client, and a namespace with three backends, connected by a veth
 // pair.
-func (s *stage) build() error {
+func (s *demo) build() error {
 	var err error
 	if s.dir, err = os.MkdirTemp("", "fairlead-demo-"); err != nil {
 		return err
@@ -178,7 +178,7 @@ func (s *stage) build() error {
 }
 
 // serve answers every connection to addr with the backend's name.
-func (s *stage) serve(ns *rig.Netns, addr, name string) error {
+func (s *demo) serve(ns *rig.Netns, addr, name string) error {
 	prefix := netip.MustParseAddr(addr)
 	bits := 24
 	if prefix.Is6() {
@@ -207,7 +207,7 @@ func (s *stage) serve(ns *rig.Netns, addr, name string) error {
 	})
 }
 
-func (s *stage) write(manifests string) error {
+func (s *demo) write(manifests string) error {
 	// Rename it into place, so that the agent never reads half of it.
 	if err := os.WriteFile(filepath.Join(s.dir, "web.yaml"), []byte(manifests), 0o644); err != nil {
 		return err
@@ -216,14 +216,14 @@ func (s *stage) write(manifests string) error {
 }
 
 // command returns a fairlead command for the demo's agent.
-func (s *stage) command(args ...string) *exec.Cmd {
+func (s *demo) command(args ...string) *exec.Cmd {
 	return exec.Command(s.fairlead, append(args, "--bpffs="+s.bpffs, "--state-dir="+filepath.Join(s.dir, "run"))...)
 }
 
 // announce prints what the demo does next, and why.
 func announce(number int, text string) { fmt.Printf("\n%d. %s\n\n", number, text) }
 
-func (s *stage) show(args ...string) error {
+func (s *demo) show(args ...string) error {
 	fmt.Printf("$ fairlead %s\n", strings.Join(args, " "))
 	cmd := s.command(args...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -232,7 +232,7 @@ func (s *stage) show(args ...string) error {
 
 // status waits for the agent, and prints those lines of its status that say something to somebody
 // who sees it for the first time. It prints all of them if something is wrong.
-func (s *stage) status() error {
+func (s *demo) status() error {
 	fmt.Println("$ fairlead status --wait --wait-duration=20s")
 	cmd := s.command("status", "--wait", "--wait-duration=20s")
 	cmd.Stderr = os.Stderr
@@ -246,7 +246,7 @@ func (s *stage) status() error {
 	return err
 }
 
-func (s *stage) startAgent() error {
+func (s *demo) startAgent() error {
 	announce(1, "Start the agent, and wait until it is ready. It reads the Service, writes it into BPF maps, and\n"+
 		"attaches BPF programs to the cgroup. (Only some lines of the status are shown.)")
 	fmt.Println("$ fairlead agent --source=services &")
@@ -270,12 +270,12 @@ func (s *stage) startAgent() error {
 }
 
 // ask runs the client in the host's namespace, inside the cgroup that the programs are attached to.
-func (s *stage) ask(args ...string) ([]string, error) {
+func (s *demo) ask(args ...string) ([]string, error) {
 	out, err := rig.RunChild(s.cgroup, s.host, "client", args...)
 	return strings.Split(strings.TrimSpace(out), "\n"), err
 }
 
-func (s *stage) spread() error {
+func (s *demo) spread() error {
 	announce(2, "Open 300 connections to each address of the Service, and count which backend answers. Each\n"+
 		"connection picks one at random, so each backend gets about 100.")
 	for _, vip := range []string{vip4, vip6} {
@@ -304,7 +304,7 @@ func count(lines []string) map[string]int {
 	return counts
 }
 
-func (s *stage) peer() error {
+func (s *demo) peer() error {
 	announce(3, "Open one more, and ask the client's socket for its peer (getpeername). It must be the address\n"+
 		"that the client asked for, not the backend's.")
 	lines, err := s.ask(vip4, "1")
@@ -321,7 +321,7 @@ func (s *stage) peer() error {
 
 // remove removes an endpoint while requests go on, and checks that no request fails and that the
 // endpoint gets no more of them.
-func (s *stage) remove() error {
+func (s *demo) remove() error {
 	const requests, before = 2000, 300
 	announce(4, fmt.Sprintf("Open %d connections, one after the other, and remove backend-13 from the YAML file after\n"+
 		"the first %d. None may fail, and backend-13 must get no more once the agent has read the file.", requests, before))
@@ -363,7 +363,7 @@ func (s *stage) remove() error {
 	return nil
 }
 
-func (s *stage) look() error {
+func (s *demo) browse() error {
 	announce(5, "Look at the Service. backend-13 was removed for IPv4 only: 2 backends are ready there, and 3 for IPv6.")
 	if err := s.show("service", "list"); err != nil {
 		return err

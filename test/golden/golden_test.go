@@ -100,15 +100,15 @@ func TestStories(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			s.tell(t, "forward", s.steps, inMemory(t))
+			s.play(t, "forward", s.steps, inMemory(t))
 			if s.remembers {
 				return
 			}
 			backward := slices.Clone(s.steps)
 			slices.Reverse(backward)
-			s.tell(t, "backward", backward, inMemory(t))
+			s.play(t, "backward", backward, inMemory(t))
 			for i := range s.steps {
-				s.tell(t, fmt.Sprintf("step %s alone", s.steps[i].name), s.steps[i:i+1], inMemory(t))
+				s.play(t, fmt.Sprintf("step %s alone", s.steps[i].name), s.steps[i:i+1], inMemory(t))
 			}
 		})
 	}
@@ -120,13 +120,13 @@ func TestStoriesOnRealMaps(t *testing.T) {
 	for _, s := range stories(t) {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			s.tell(t, "forward", s.steps, inMaps(t))
+			s.play(t, "forward", s.steps, inMaps(t))
 		})
 	}
 }
 
-// tell plays steps of the story and compares each dump with the expected one.
-func (s *story) tell(t *testing.T, how string, steps []step, b *backing) {
+// play plays steps of the story and compares each dump with the expected one.
+func (s *story) play(t *testing.T, how string, steps []step, b *backing) {
 	t.Helper()
 	p := play(t, s, b)
 	for i := range steps {

@@ -57,15 +57,15 @@ func (g *generator) next() *state {
 		if !found {
 			break
 		}
-		g.settle(s, a, b, try > 8)
+		g.reconcileMentions(s, a, b, try > 8)
 	}
 	g.before = s
 	return s
 }
 
-// settle makes two mentions of an address say the same, or has the second terminate. Where that
+// reconcileMentions makes two mentions of an address say the same, or has the second terminate. Where that
 // does not converge, because a slice contradicts itself, it drops the second.
-func (g *generator) settle(s *state, a, b occurrence, drop bool) {
+func (g *generator) reconcileMentions(s *state, a, b occurrence, drop bool) {
 	first, second := s.at(a), s.at(b)
 	switch {
 	case drop:

@@ -62,7 +62,7 @@ func start(t *testing.T) *node {
 	return n
 }
 
-func (n *node) settle() {
+func (n *node) waitApplied() {
 	n.t.Helper()
 	if err := n.reconciler.Settle(); err != nil {
 		n.t.Fatal(err)
@@ -220,7 +220,7 @@ func attack(t *testing.T, seed uint64) {
 	first := g.chance(50) // the attacker may come before and after
 	if !first {
 		n.set(services, list)
-		n.settle()
+		n.waitApplied()
 	}
 	var all []*corev1.Service
 	var allSlices []*discoveryv1.EndpointSlice
@@ -228,15 +228,15 @@ func attack(t *testing.T, seed uint64) {
 		s, l := g.objects()
 		n.set(s, l)
 		all, allSlices = append(all, s...), append(allSlices, l...)
-		n.settle()
+		n.waitApplied()
 	}
 	if first {
 		n.set(services, list)
-		n.settle()
+		n.waitApplied()
 	}
 	alone := start(t)
 	alone.set(services, list)
-	alone.settle()
+	alone.waitApplied()
 	compare := func(when string) {
 		want, have := alone.answers(destinations()), n.answers(destinations())
 		for _, key := range destinations() {
@@ -250,7 +250,7 @@ func attack(t *testing.T, seed uint64) {
 	}
 	compare("with the tenant's objects")
 	n.remove(all, allSlices)
-	n.settle()
+	n.waitApplied()
 	compare("after the tenant deleted its objects")
 	if left := n.reconciler.Stats(); left.Services != alone.reconciler.Stats().Services || left.Backends != alone.reconciler.Stats().Backends {
 		t.Errorf("seed %d: the tenant's objects are gone and left something: %+v", seed, left)

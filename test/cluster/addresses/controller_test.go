@@ -68,23 +68,23 @@ func (r *fakeRouter) await(ctx context.Context, t *testing.T, addr netip.Addr, w
 	}
 }
 
-// world is a controller running against a real API server.
-type world struct {
+// controllerWithAPI is a controller running against a real API server.
+type controllerWithAPI struct {
 	t      *testing.T
 	ctx    context.Context
 	client kubernetes.Interface
 	router *fakeRouter
 }
 
-func newWorld(t *testing.T) *world {
+func newControllerWithAPI(t *testing.T) *controllerWithAPI {
 	server := apiserver.Start(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	t.Cleanup(cancel)
-	return &world{t, ctx, server.Client(), newFakeRouter()}
+	return &controllerWithAPI{t, ctx, server.Client(), newFakeRouter()}
 }
 
 // start starts a controller; the returned function stops it.
-func (w *world) start() (stop func()) {
+func (w *controllerWithAPI) start() (stop func()) {
 	ctx, cancel := context.WithCancel(w.ctx)
 	c := newController(w.client, small(), w.router, slog.New(slog.DiscardHandler))
 	done := make(chan error, 1)
@@ -94,7 +94,7 @@ func (w *world) start() (stop func()) {
 	return stop
 }
 
-func (w *world) must(err error) {
+func (w *controllerWithAPI) must(err error) {
 	w.t.Helper()
 	if err != nil {
 		w.t.Fatal(err)
@@ -102,7 +102,7 @@ func (w *world) must(err error) {
 }
 
 // create creates a Service of type LoadBalancer.
-func (w *world) create(name string, change func(*corev1.Service)) *corev1.Service {
+func (w *controllerWithAPI) create(name string, change func(*corev1.Service)) *corev1.Service {
 	w.t.Helper()
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}}
@@ -115,7 +115,7 @@ func (w *world) create(name string, change func(*corev1.Service)) *corev1.Servic
 }
 
 // update changes a Service.
-func (w *world) update(name string, change func(*corev1.Service)) {
+func (w *controllerWithAPI) update(name string, change func(*corev1.Service)) {
 	w.t.Helper()
 	for {
 		s, err := w.client.CoreV1().Services("default").Get(w.ctx, name, metav1.GetOptions{})
@@ -131,7 +131,7 @@ func (w *world) update(name string, change func(*corev1.Service)) {
 }
 
 // follow waits until done returns true for the Service, which is nil once it is deleted.
-func (w *world) follow(name string, done func(*corev1.Service) bool) {
+func (w *controllerWithAPI) follow(name string, done func(*corev1.Service) bool) {
 	w.t.Helper()
 	options := metav1.ListOptions{FieldSelector: "metadata.name=" + name}
 	list, err := w.client.CoreV1().Services("default").List(w.ctx, options)
@@ -162,7 +162,7 @@ func (w *world) follow(name string, done func(*corev1.Service) bool) {
 
 // await waits until the status of a Service has the given addresses, separated by spaces, and
 // returns them.
-func (w *world) await(name, want string) (addrs []netip.Addr) {
+func (w *controllerWithAPI) await(name, want string) (addrs []netip.Addr) {
 	w.t.Helper()
 	w.follow(name, func(s *corev1.Service) bool {
 		if s == nil {
@@ -182,14 +182,14 @@ func (w *world) await(name, want string) (addrs []netip.Addr) {
 }
 
 // awaitFinalizers waits until a Service has the given finalizers, separated by spaces.
-func (w *world) awaitFinalizers(name, want string) {
+func (w *controllerWithAPI) awaitFinalizers(name, want string) {
 	w.t.Helper()
 	w.follow(name, func(s *corev1.Service) bool { return s != nil && strings.Join(s.Finalizers, " ") == want })
 }
 
 func dual(s *corev1.Service) { s.Spec.IPFamilyPolicy = ptr.To(corev1.IPFamilyPolicyRequireDualStack) }
 
-func (w *world) createNodes(names ...string) {
+func (w *controllerWithAPI) createNodes(names ...string) {
 	w.t.Helper()
 	for i, name := range names {
 		n := node(name, corev1.ConditionTrue, netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}).String())
@@ -202,7 +202,7 @@ func (w *world) createNodes(names ...string) {
 }
 
 func TestLifeOfAnAddress(t *testing.T) {
-	w := newWorld(t)
+	w := newControllerWithAPI(t)
 	w.createNodes("n1", "n2")
 	w.start()
 	w.create("a", nil)
@@ -242,7 +242,7 @@ func TestLifeOfAnAddress(t *testing.T) {
 }
 
 func TestLocalPolicyFollowsEndpoints(t *testing.T) {
-	w := newWorld(t)
+	w := newControllerWithAPI(t)
 	w.createNodes("n1", "n2", "n3")
 	w.start()
 	w.create("a", func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal })
@@ -272,7 +272,7 @@ func TestLocalPolicyFollowsEndpoints(t *testing.T) {
 }
 
 func TestRestartGoesOn(t *testing.T) {
-	w := newWorld(t)
+	w := newControllerWithAPI(t)
 	w.createNodes("n1")
 	stop := w.start()
 	w.create("a", nil)

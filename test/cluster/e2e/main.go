@@ -102,7 +102,7 @@ func run(ctx context.Context, args []string) error {
 		}
 		result.Problems = append(result.Problems, others...)
 	}
-	v := verdict.Judge(result, list, focus)
+	v := verdict.Compare(result, list, focus)
 	if err := errors.Join(write(o.out, "results.tsv", v.WriteTSV), write(o.out, "junit.xml", v.WriteJUnit)); err != nil {
 		return err
 	}

@@ -153,7 +153,7 @@ func (ss sources) stop() {
 }
 
 // settle is how long requests continue after a change of the cluster, so that damage shows.
-const settle = 2 * time.Second
+const quietFor = 2 * time.Second
 
 // tallies returns the tallies of all requests since the previous call.
 func (ss sources) tallies(f *fixture) (all []tally) {
@@ -171,7 +171,7 @@ func (ss sources) tallies(f *fixture) (all []tally) {
 // check fails the test if a request failed since the previous call, or if a target received none.
 func (ss sources) check(f *fixture) {
 	f.t.Helper()
-	time.Sleep(settle)
+	time.Sleep(quietFor)
 	requests, failed, again, slowest, wrong := 0, 0, 0, time.Duration(0), false
 	for _, y := range ss.tallies(f) {
 		requests, failed = requests+y.Requests+y.Held, failed+y.Failed
@@ -182,14 +182,14 @@ func (ss sources) check(f *fixture) {
 		}
 	}
 	if wrong {
-		f.keepFlows()
+		f.saveFlows()
 	}
 	f.t.Logf("%d of %d requests failed, %d datagrams were sent again; the slowest took %v", failed, requests, again, slowest.Round(time.Millisecond))
 }
 
-// keepFlows writes what netfilter and the agents know about connections to _output/upkeep, to find
+// saveFlows writes what netfilter and the agents know about connections to _output/upkeep, to find
 // out why requests failed.
-func (f *fixture) keepFlows() {
+func (f *fixture) saveFlows() {
 	f.t.Helper()
 	dir := filepath.Join(root, "_output", "upkeep")
 	if err := os.MkdirAll(dir, 0o755); err != nil {

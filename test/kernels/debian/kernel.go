@@ -92,7 +92,7 @@ func fetch(ctx context.Context, pin Pin) error {
 		}
 	}
 	kept := filepath.Join(temp, "kept")
-	if err := keep(tree, kept); err != nil {
+	if err := copyNeeded(tree, kept); err != nil {
 		return err
 	}
 	// Another run may have been faster; its result is the same.
@@ -102,9 +102,9 @@ func fetch(ctx context.Context, pin Pin) error {
 	return nil
 }
 
-// keep copies the files that a machine needs from the unpacked packages. Their location has changed
+// copyNeeded copies the files that a machine needs from the unpacked packages. Their location has changed
 // over the years.
-func keep(tree, kept string) error {
+func copyNeeded(tree, kept string) error {
 	if err := os.MkdirAll(kept, 0o755); err != nil {
 		return err
 	}

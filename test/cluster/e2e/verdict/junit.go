@@ -99,7 +99,7 @@ func ParseJUnit(from io.Reader) (*Run, error) {
 			return nil, fmt.Errorf("read JUnit report: %w", err)
 		}
 	}
-	run.settle()
+	run.mergeRepeats()
 	return run, nil
 }
 
@@ -183,8 +183,8 @@ func (c testCase) read() (spec Spec, selected bool, err error) {
 	return spec, false, fmt.Errorf("its status %q is not what the rest of it says", c.Status)
 }
 
-// settle merges several results of one spec.
-func (r *Run) settle() {
+// mergeRepeats merges several results of one spec.
+func (r *Run) mergeRepeats() {
 	specs := map[string]Spec{}
 	for _, next := range r.Specs {
 		have, again := specs[next.Name]
@@ -207,7 +207,7 @@ func (r *Run) Merge(part *Run) {
 	r.Specs = append(r.Specs, part.Specs...)
 	r.Problems = append(r.Problems, part.Problems...)
 	maps.Copy(r.Others, part.Others)
-	r.settle()
+	r.mergeRepeats()
 }
 
 // oneLine replaces runs of white space so that a name fits into one column of a table.

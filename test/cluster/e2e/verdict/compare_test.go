@@ -21,7 +21,7 @@ func expected(t *testing.T, rows ...string) *List {
 	return list
 }
 
-func TestJudge(t *testing.T) {
+func TestCompare(t *testing.T) {
 	list := expected(t,
 		"smoke | pass | any | net basic",
 		"full | fail | any | net udp* | nothing balances UDP",
@@ -90,7 +90,7 @@ func TestJudge(t *testing.T) {
 					run.Others[name] = true
 				}
 			}
-			v := Judge(&run, list, regexp.MustCompile(tt.focus))
+			v := Compare(&run, list, regexp.MustCompile(tt.focus))
 			if diff := cmp.Diff(tt.want, v.Problems); diff != "" {
 				t.Errorf("problems (-want +have):\n%s", diff)
 			}
@@ -103,7 +103,7 @@ func TestJudge(t *testing.T) {
 
 // An empty run must not pass for a good one.
 func TestEmptyRunIsNotGood(t *testing.T) {
-	if v := Judge(&Run{}, expected(t, "never | - | any | x | y"), regexp.MustCompile("")); v.Good() {
+	if v := Compare(&Run{}, expected(t, "never | - | any | x | y"), regexp.MustCompile("")); v.Good() {
 		t.Error("a run without specs is judged good")
 	}
 }
@@ -114,7 +114,7 @@ func TestWriteResults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := Judge(run, list, regexp.MustCompile(""))
+	v := Compare(run, list, regexp.MustCompile(""))
 	var table, junit bytes.Buffer
 	if err := v.WriteTSV(&table); err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func TestWriteResults(t *testing.T) {
 }
 
 func TestWrittenReportIsXML(t *testing.T) {
-	v := &Verdict{Specs: []Judged{{Spec: Spec{Name: "<a> & \"b\"", Result: Fail, Why: "\x1b[31m]]> \x00 \xff"}}}}
+	v := &Verdict{Specs: []Compared{{Spec: Spec{Name: "<a> & \"b\"", Result: Fail, Why: "\x1b[31m]]> \x00 \xff"}}}}
 	var junit bytes.Buffer
 	if err := v.WriteJUnit(&junit); err != nil {
 		t.Fatal(err)

@@ -5,8 +5,8 @@ import (
 	"regexp"
 )
 
-// Judged is a spec that ran, together with its expected result.
-type Judged struct {
+// Compared is a spec that ran, together with its expected result.
+type Compared struct {
 	Spec
 	Expect Result
 	Reason string // for the expectation
@@ -15,19 +15,19 @@ type Judged struct {
 
 // Verdict is the judgment on a run.
 type Verdict struct {
-	Specs    []Judged
+	Specs    []Compared
 	Problems []string // any one makes the run bad
 }
 
-// Judge compares a run with the rows of the list that apply to its cluster. The focus is the regular expression that
+// Compare compares a run with the rows of the list that apply to its cluster. The focus is the regular expression that
 // selected the specs.
-func Judge(run *Run, list *List, focus *regexp.Regexp) *Verdict {
+func Compare(run *Run, list *List, focus *regexp.Regexp) *Verdict {
 	v := &Verdict{Problems: append([]string(nil), run.Problems...)}
 	ran := map[string]bool{}
 	for _, spec := range run.Specs {
 		ran[spec.Name] = true
 		row := list.Find(spec.Name)
-		j := Judged{Spec: spec, Expect: row.Expect, Reason: row.Reason, News: news(spec, row)}
+		j := Compared{Spec: spec, Expect: row.Expect, Reason: row.Reason, News: news(spec, row)}
 		v.Specs = append(v.Specs, j)
 		if j.News == "" {
 			continue
