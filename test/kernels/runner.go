@@ -228,7 +228,7 @@ func (r *runner) build(ctx context.Context, s suite) error {
 	if err := r.goBuild(ctx, s.name, r.tree, module+s.pkg, how...); err != nil {
 		return err
 	}
-	for _, pkg := range s.parallel {
+	for _, pkg := range s.extraCommands {
 		if err := r.goBuild(ctx, filepath.Base(pkg), r.tree, module+pkg, "build"); err != nil {
 			return err
 		}

@@ -18,19 +18,19 @@ const module = "fairlead.io/fairlead/"
 // suite is something to run on kernels. Everything is built here, statically, and runs in a
 // directory of its own.
 type suite struct {
-	name     string
-	pkg      string   // package of the tests or of the command to run
-	args     []string // more flags for the tests
-	skip     string   // pattern of tests that no kernel runs in this suite, with the reason where it is used
-	parallel []string // packages of commands to put into the same directory
-	foreign  []foreign
-	modules  []string // kernel modules that only this suite needs
-	command  bool     // pkg is a command, not tests
-	without  []string // kernels without anything for it to test
-	alone    []alone  // tests for which one kernel is enough
-	files    []string // files of the tree that it reads, put at the same paths
-	limit    time.Duration
-	refuses  *regexp.Regexp // for a command that must fail with exit code 1: what it must print
+	name          string
+	pkg           string   // package of the tests or of the command to run
+	args          []string // more flags for the tests
+	skip          string   // pattern of tests that no kernel runs in this suite, with the reason where it is used
+	extraCommands []string // packages of commands to put into the same directory
+	foreign       []foreign
+	modules       []string // kernel modules that only this suite needs
+	command       bool     // pkg is a command, not tests
+	without       []string // kernels without anything for it to test
+	alone         []alone  // tests for which one kernel is enough
+	files         []string // files of the tree that it reads, put at the same paths
+	limit         time.Duration
+	refuses       *regexp.Regexp // for a command that must fail with exit code 1: what it must print
 }
 
 // alone names tests that run on one kernel only, for the reason given where it is used.
@@ -82,17 +82,17 @@ func suites() []suite {
 		{name: "links", pkg: "test/netns/outside", args: []string{"-test.run=^TestLinks$"}, limit: 3 * time.Minute},
 		{name: "sctp", pkg: "test/netns/outside", args: []string{"-test.run=^TestSCTP$"}, limit: 5 * time.Minute},
 		{
-			name: "podsctp", pkg: "test/podnet", parallel: []string{"cmd/fairlead-cni"}, args: []string{"-test.run=^TestSCTP"},
+			name: "podsctp", pkg: "test/podnet", extraCommands: []string{"cmd/fairlead-cni"}, args: []string{"-test.run=^TestSCTP"},
 			without: []string{"6.12"}, limit: 8 * time.Minute,
 			// The stack translates nothing here; what the programs leave to it is alike everywhere.
 			alone: []alone{{"6.1", "^TestSCTP(OfOtherNodes)?$/by_the_stack$"}},
 		},
 		{
-			name: "netkit", pkg: "test/podnet", parallel: []string{"cmd/fairlead-cni"}, args: []string{"-test.run=^Test(Has)?Netkit"},
+			name: "netkit", pkg: "test/podnet", extraCommands: []string{"cmd/fairlead-cni"}, args: []string{"-test.run=^Test(Has)?Netkit"},
 			without: []string{"6.1"}, limit: 6 * time.Minute,
 		},
 		{
-			name: "policies", pkg: "test/podnet", parallel: []string{"cmd/fairlead-cni"},
+			name: "policies", pkg: "test/podnet", extraCommands: []string{"cmd/fairlead-cni"},
 			foreign: []foreign{{name: "kube-network-policies", dir: "test/policies", pkg: "sigs.k8s.io/kube-network-policies/cmd"}},
 			modules: []string{"nft_ct", "nft_queue", "nfnetlink_queue"}, args: []string{"-test.run=^TestNetworkPolicy$"},
 			// This relies on the stack and nftables, which are alike on all kernels; the newest one
@@ -100,7 +100,7 @@ func suites() []suite {
 			without: []string{"6.12", "7.2"}, limit: 5 * time.Minute,
 		},
 		{
-			name: "bandwidth", pkg: "test/podnet", parallel: []string{"cmd/fairlead-cni", "cmd/fairlead"},
+			name: "bandwidth", pkg: "test/podnet", extraCommands: []string{"cmd/fairlead-cni", "cmd/fairlead"},
 			args:    []string{"-test.run=^TestBandwidth(ByStack)?$"},
 			without: []string{"6.12"}, limit: 14 * time.Minute,
 			alone: []alone{
@@ -116,7 +116,7 @@ func suites() []suite {
 			},
 		},
 		{
-			name: "rates", pkg: "test/podnet", parallel: []string{"cmd/fairlead-cni", "cmd/fairlead"}, args: []string{"-test.run=" + otherRates},
+			name: "rates", pkg: "test/podnet", extraCommands: []string{"cmd/fairlead-cni", "cmd/fairlead"}, args: []string{"-test.run=" + otherRates},
 			without: []string{"6.12"}, limit: 11 * time.Minute,
 			// The newest kernel's emulated tunnel reaches 30 Mbit/s, too little to judge a rate of
 			// 10; the oldest's reaches 74.
@@ -132,7 +132,7 @@ func suites() []suite {
 		},
 		{name: "ao", pkg: "test/sockmap", args: []string{"-ao", "-test.run=^TestAO$"}, without: []string{"6.1"}, limit: time.Minute},
 		{
-			name: "demo", command: true, pkg: "test/demo", parallel: []string{"cmd/fairlead"}, args: []string{"./fairlead"},
+			name: "demo", command: true, pkg: "test/demo", extraCommands: []string{"cmd/fairlead"}, args: []string{"./fairlead"},
 			files: []string{"test/demo/manifests/web.yaml"}, limit: 3 * time.Minute,
 		},
 	}
@@ -270,7 +270,7 @@ var speaker = regexp.MustCompile(`^(?:=== (?:RUN|NAME|CONT|PAUSE) +|\s*--- (?:PA
 func (s suite) payload(dir, tree string) []vm.File {
 	in := vm.JobDir(s.name)
 	files := []vm.File{{Path: in + "/" + s.name, Mode: 0o755, Source: filepath.Join(dir, s.name)}}
-	for _, pkg := range s.parallel {
+	for _, pkg := range s.extraCommands {
 		name := filepath.Base(pkg)
 		files = append(files, vm.File{Path: in + "/" + name, Mode: 0o755, Source: filepath.Join(dir, name)})
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(rig.Main(m, rig.Funcs{"talk": talkMain, "torture": tortureMain}))
+	os.Exit(rig.Main(agent.Sharing{Tests: m}, rig.Funcs{"talk": talkMain, "torture": tortureMain}))
 }
 
 // twoPods is two pods connected by a veth, and the agent that serves their sockets.

@@ -23,12 +23,20 @@ type Agent struct {
 	stop func()
 }
 
-// New starts an agent that lets all of the pods bypass TCP until the test ends.
+// New starts an agent that lets all of the pods bypass TCP until the test ends. Its programs may be those of a test of
+// before, with clean maps.
 func New(t *testing.T, limits sockmap.Limits, pods ...*rig.Netns) *Agent {
 	t.Helper()
-	a := &Agent{T: t, BPFFS: rig.BPFFS(t), Limits: limits}
+	p := take(t, limits)
+	a := &Agent{T: t, BPFFS: p.bpffs, Limits: limits}
+	t.Cleanup(func() {
+		a.Stop()
+		p.leave(a)
+	})
 	a.Start()
-	t.Cleanup(a.Stop)
+	if p.files == nil {
+		a.Must(p.note())
+	}
 	a.Let(pods...)
 	a.Must(a.Switch(true))
 	return a

@@ -29,7 +29,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(rig.Main(m, rig.Funcs{
+	os.Exit(rig.Main(agent.Sharing{Tests: m}, rig.Funcs{
 		"exec": execMain, "serve": serveMain, "fetch": fetchMain, "mesh": meshMain, "copy": copyMain, "store": storeMain,
 	}))
 }
