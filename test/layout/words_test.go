@@ -1,0 +1,209 @@
+package layout
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// formerWord is a word that names had here once, and that must not come back: it made readers look things up.
+type formerWord struct {
+	in   string // the languages: C, Go, or both
+	word string // one component of an identifier, or several in a row: "link_addrs"
+	why  string // what to say instead, and why
+}
+
+// formerWords is the list. To ban a word, add a line once nothing has it any more. An identifier consists of components:
+// routeEpoch, route_epoch and ROUTE_EPOCH of "route" and "epoch". A component that is the word's plural counts too. In Go
+// only what a file declares counts, in C every identifier.
+var formerWords = []formerWord{
+	// Fixtures of tests.
+	{"C Go", "kingdom", "name a fixture by its topology: nodesOnLAN"},
+	{"C Go", "nation", "name a fixture by its topology: nodesAndHosts"},
+	{"C Go", "land", "name a fixture by its topology: lanForm"},
+	{"C Go", "town", "name a fixture by its topology: oneNode"},
+	{"C Go", "harbour", "name a fixture by its topology: oneNodeWithAgent"},
+	{"C Go", "dockyard", "name a fixture by its topology: oneNodeWithProxies"},
+	{"C Go", "mole", "name a fixture by its topology: oneNodeThreePods"},
+	{"C Go", "tended", "say what tends it: nodeWithSweeper"},
+}
+
+// exempt are identifiers that have a former word in another sense, which is given.
+var exempt = map[string]string{}
+
+// components returns the parts of an identifier, in lower case.
+func components(identifier string) []string {
+	var parts []string
+	letters := []rune(identifier)
+	begin := 0
+	for i, r := range letters {
+		end := i + 1
+		switch next := append(letters, '_', '_')[end : end+2]; {
+		case r == '_':
+			begin = end
+			continue
+		case next[0] == '_', unicode.IsDigit(r) != unicode.IsDigit(next[0]), unicode.IsLower(r) && unicode.IsUpper(next[0]):
+		case unicode.IsUpper(r) && unicode.IsUpper(next[0]) && unicode.IsLower(next[1]): // the S of HTTPServer begins a part
+		default:
+			continue
+		}
+		parts = append(parts, strings.ToLower(string(letters[begin:end])))
+		begin = end
+	}
+	return parts
+}
+
+// hasWord reports whether components have those of a word in a row.
+func hasWord(parts []string, word string) bool {
+	wanted := strings.Split(word, "_")
+	for i := range len(parts) - len(wanted) + 1 {
+		if slices.EqualFunc(parts[i:i+len(wanted)], wanted, func(part, want string) bool { return part == want || part == want+"s" }) {
+			return true
+		}
+	}
+	return false
+}
+
+// identifiers returns the identifiers of a C file, or those that a Go file declares, and the language. What is generated
+// has its names from elsewhere.
+func identifiers(name string, content []byte) (list []string, language string) {
+	if !strings.HasSuffix(name, ".go") {
+		code := regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"`).ReplaceAll(content, []byte(" "))
+		for _, found := range regexp.MustCompile(`[A-Za-z_]\w*`).FindAll(code, -1) {
+			list = append(list, string(found))
+		}
+		return list, "C"
+	}
+	file, err := parser.ParseFile(token.NewFileSet(), name, content, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil || ast.IsGenerated(file) { // TestFiles reports the error
+		return nil, "Go"
+	}
+	add := func(names ...*ast.Ident) {
+		for _, name := range names {
+			if name != nil {
+				list = append(list, name.Name)
+			}
+		}
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			add(n.Name)
+		case *ast.TypeSpec:
+			add(n.Name)
+		case *ast.ValueSpec:
+			add(n.Names...)
+		case *ast.Field:
+			add(n.Names...)
+		case *ast.ImportSpec:
+			add(n.Name)
+		case *ast.LabeledStmt:
+			add(n.Label)
+		case *ast.AssignStmt:
+			if n.Tok == token.DEFINE {
+				for _, left := range n.Lhs {
+					name, _ := left.(*ast.Ident)
+					add(name)
+				}
+			}
+		case *ast.RangeStmt:
+			for _, left := range []ast.Expr{n.Key, n.Value} {
+				if name, ok := left.(*ast.Ident); ok && n.Tok == token.DEFINE {
+					add(name)
+				}
+			}
+		}
+		return true
+	})
+	return list, "Go"
+}
+
+// wordProblems returns which identifiers of a file have former words, each once.
+func wordProblems(name string, content []byte) (found []string) {
+	list, language := identifiers(name, content)
+	slices.Sort(list)
+	for _, identifier := range slices.Compact(list) {
+		parts := components(identifier)
+		for _, w := range formerWords {
+			if strings.Contains(w.in, language) && hasWord(parts, w.word) && exempt[identifier] == "" {
+				found = append(found, fmt.Sprintf("%s: %s has the word %s: %s", name, identifier, w.word, w.why))
+			}
+		}
+	}
+	return found
+}
+
+func TestWords(t *testing.T) {
+	tree := os.DirFS("../..")
+	seen := 0
+	err := fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if name != "." && strings.HasPrefix(entry.Name(), ".") || slices.Contains([]string{"_output", "bin", "testdata"}, entry.Name()) {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !slices.Contains([]string{".go", ".c", ".h"}, path.Ext(name)) || strings.HasPrefix(name, "bpf/include/") {
+			return nil
+		}
+		content, err := fs.ReadFile(tree, name)
+		if err != nil {
+			return err
+		}
+		seen++
+		for _, problem := range wordProblems(name, content) {
+			t.Error(problem)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen < 500 {
+		t.Errorf("only %d files were read", seen)
+	}
+}
+
+func TestPlantedWords(t *testing.T) {
+	for _, tt := range []struct {
+		name, content string
+		want          string // "" = nothing wrong
+	}{
+		{"pkg/a/a.go", "package a\n\ntype kingdom struct{}\n", "kingdom has the word kingdom: "},
+		{"pkg/a/a_test.go", "package a\n\nfunc newKingdoms() {}\n", "newKingdoms has the word kingdom: "},
+		{"pkg/a/a.go", "package a\n\nfunc f() { for theKINGDOM := range 3 {} }\n", "theKINGDOM has"},
+		{"pkg/a/a.go", "package a\n\nfunc f(a int) { a, kingdom2 := 1, 2 }\n", "kingdom2 has"},
+		{"pkg/a/a.go", "package a\n\ntype t struct { x, inKingdom int }\n", "inKingdom has"},
+		{"pkg/a/a.go", "package a\n\nvar kingdomed, Subkingdom = other.Kingdom()\n", ""},
+		{"pkg/a/a.go", "// Code generated by hand; DO NOT EDIT.\n\npackage a\n\nvar kingdom int\n", ""},
+		{"bpf/lib/a.h", "static int kingdom_of(int a) { return a; } /* kingdom */ // kingdom\n", "kingdom_of has"},
+		{"bpf/a.c", "#define KINGDOM_MAX 3\n", "KINGDOM_MAX has"},
+		{"bpf/a.c", "int f(void) { return \"kingdom\"[0]; }\n", ""},
+	} {
+		found := wordProblems(tt.name, []byte(tt.content))
+		if tt.want == "" && len(found) > 0 {
+			t.Errorf("%s: refused: %q", tt.content, found)
+		}
+		if tt.want != "" && (len(found) != 1 || !strings.Contains(found[0], tt.want)) {
+			t.Errorf("%s: have %q, want one with %q", tt.content, found, tt.want)
+		}
+	}
+	if got := components("HTTPServer_ofRow2A"); !slices.Equal(got, []string{"http", "server", "of", "row", "2", "a"}) {
+		t.Errorf("components are %q", got)
+	}
+	if !hasWord(components("oldLinkAddrs4"), "link_addr") || hasWord(components("link_of_addr"), "link_addr") {
+		t.Error("words of two components are not found as they should be")
+	}
+}
