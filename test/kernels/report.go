@@ -27,7 +27,7 @@ type kernelResult struct {
 type suiteResult struct {
 	name, verdict string
 	ok            bool
-	took          time.Duration
+	took, cpu     time.Duration
 }
 
 // add merges the outcome of another machine with the same kernel.

@@ -129,7 +129,7 @@ func (g *guest) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		g.add(suiteResult{name: g.suites[i].name, verdict: verdict, ok: ok, took: ended.Took})
+		g.add(suiteResult{name: g.suites[i].name, verdict: verdict, ok: ok, took: ended.Took, cpu: ended.CPU})
 		if !ok {
 			showLog(&g.out, ended.Log)
 		}
@@ -158,7 +158,7 @@ func (g *guest) add(s suiteResult) {
 	if !s.ok {
 		how = "FAILED"
 	}
-	fmt.Fprintf(&g.out, "%-6s  %-10s %6.1f s  %s\n", how, s.name, s.took.Seconds(), s.verdict)
+	fmt.Fprintf(&g.out, "%-6s  %-10s %6.1f s, computing %6.1f s  %s\n", how, s.name, s.took.Seconds(), s.cpu.Seconds(), s.verdict)
 }
 
 // suitesOf returns the suites to run on the kernel.

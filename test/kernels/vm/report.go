@@ -28,10 +28,13 @@ type report struct {
 
 	began time.Time
 	log   *os.File // log of the running job
+
+	cpu      func() time.Duration // returns how much CPU time the machine has used so far
+	beganCPU time.Duration
 }
 
 func newReport(dir, mark string, jobs []Job) *report {
-	return &report{dir: dir, mark: mark, jobs: jobs}
+	return &report{dir: dir, mark: mark, jobs: jobs, cpu: func() time.Duration { return 0 }}
 }
 
 // jobsScript returns the script for the first process, and the mark of its own lines: a random text
@@ -107,7 +110,7 @@ func (r *report) step(words []string) (limit time.Duration, err error) {
 	next := len(r.results)
 	switch verb, args := words[0], words[1:]; {
 	case verb == "begin" && len(args) == 1 && next < len(r.jobs) && args[0] == r.jobs[next].Name && r.running == "":
-		r.running, r.began = args[0], time.Now()
+		r.running, r.began, r.beganCPU = args[0], time.Now(), r.cpu()
 		r.log, err = os.Create(r.logPath(args[0]))
 		return r.jobs[next].Limit, err
 	case verb == "end" && len(args) == 2 && args[0] == r.running:
@@ -115,7 +118,7 @@ func (r *report) step(words []string) (limit time.Duration, err error) {
 		if err != nil {
 			return 0, fmt.Errorf("read report: exit code: %w", err)
 		}
-		r.results = append(r.results, Result{Code: code, Took: time.Since(r.began), Log: r.logPath(args[0])})
+		r.results = append(r.results, Result{Code: code, Took: time.Since(r.began), CPU: r.cpu() - r.beganCPU, Log: r.logPath(args[0])})
 		r.running = ""
 		return endLimit, r.closeLog()
 	case verb == "done" && len(args) == 0 && r.running == "" && next == len(r.jobs):

@@ -48,8 +48,9 @@ type Job struct {
 type Result struct {
 	Code int // exit code
 	Took time.Duration
-	Log  string // path of the command's output
-	Out  string // directory of the returned files; does not exist if there are none
+	CPU  time.Duration // that the machine has used meanwhile; what is missing to Took it waited
+	Log  string        // path of the command's output
+	Out  string        // directory of the returned files; does not exist if there are none
 }
 
 // JobDir returns the directory of a job in the machine.
@@ -138,6 +139,7 @@ func (m *Machine) boot(ctx context.Context, temp string, r *report) error {
 	if err != nil {
 		return fmt.Errorf("start qemu: %w", err)
 	}
+	r.cpu = func() time.Duration { return cpuTime(cmd.Process.Pid) }
 	if err := r.follow(read, bootLimit, cancel); err != nil {
 		cancel(err)
 	}
