@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -106,9 +107,10 @@ func sampleOf(took []float64) round.Sample {
 		all += t
 	}
 	n := uint64(len(took))
+	slices.Sort(took)
 	return round.Sample{
 		Claimed: n, Arrived: n, Took: time.Duration(all * float64(time.Microsecond)),
-		Values: map[string]float64{median: quantile(took, 0.5), tail: quantile(took, 0.99)},
+		Values: map[string]float64{median: round.Quantile(took, 0.5), tail: round.Quantile(took, 0.99)},
 	}
 }
 

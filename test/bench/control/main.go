@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"slices"
 	"syscall"
 	"time"
 
@@ -60,9 +59,4 @@ func run(out io.Writer, path string, scale int) error {
 	}
 	report.Add(r)
 	return report.Finish()
-}
-
-func quantile(list []float64, q float64) float64 {
-	sorted := slices.Sorted(slices.Values(list))
-	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"fairlead.io/fairlead/test/bench/round"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -147,11 +148,8 @@ func (w *worker) got() uint64 {
 
 // quantiles returns the median and the 99th percentile.
 func quantiles(times []float64) (median, worst float64) {
-	if len(times) == 0 {
-		return 0, 0
-	}
 	slices.Sort(times)
-	return times[len(times)/2], times[len(times)*99/100]
+	return round.Quantile(times, 0.5), round.Quantile(times, 0.99)
 }
 
 func (w *worker) listen(o order, r *reply) (err error) {
