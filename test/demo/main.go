@@ -193,16 +193,7 @@ func (s *demo) serve(ns *rig.Netns, addr, name string) error {
 			return err
 		}
 		s.later(l.Close)
-		go func() {
-			for {
-				conn, err := l.Accept()
-				if err != nil {
-					return
-				}
-				_, _ = io.WriteString(conn, name)
-				conn.Close()
-			}
-		}()
+		go rig.Serve(l, func(conn net.Conn) { _, _ = io.WriteString(conn, name) })
 		return nil
 	})
 }

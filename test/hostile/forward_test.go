@@ -199,16 +199,7 @@ func (p *pod) serve(t *testing.T) {
 		return err
 	}))
 	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return // closed
-			}
-			_, _ = conn.Write([]byte(p.name))
-			conn.Close()
-		}
-	}()
+	go rig.Serve(listener, func(conn net.Conn) { _, _ = conn.Write([]byte(p.name)) })
 	conn := listen(t, p.Netns, webPort)
 	go func() {
 		buffer := make([]byte, 64)

@@ -244,15 +244,7 @@ func TestPortsOfForgedClients(t *testing.T) {
 		return err
 	}))
 	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return // closed
-			}
-			conn.Close()
-		}
-	}()
+	go rig.Serve(listener, func(net.Conn) {})
 	w.write("service", fmt.Sprintf(nodePort, backend.addr[true]))
 	front := netip.MustParseAddrPort("198.51.100.1:30080")
 	connect := func() (err error) {

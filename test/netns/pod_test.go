@@ -212,15 +212,8 @@ func newPod(t *testing.T, cgroup *rig.Cgroup) *pod {
 func (p *pod) do(o order) answer {
 	p.t.Helper()
 	var a answer
-	if err := json.NewEncoder(p.process.Stdin).Encode(o); err != nil {
-		p.t.Fatalf("order %+v: %v", o, err)
-	}
-	line, err := p.process.ReadLine()
-	if err != nil {
-		p.t.Fatalf("order %+v: %v", o, err)
-	}
-	if err := json.Unmarshal([]byte(line), &a); err != nil {
-		p.t.Fatalf("order %+v: %v", o, err)
+	if err := p.process.Ask(o, &a); err != nil {
+		p.t.Fatal(err)
 	}
 	if a.Err != "" {
 		p.t.Fatalf("order %+v: %s", o, a.Err)

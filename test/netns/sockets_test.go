@@ -214,15 +214,8 @@ func newProgram(t *testing.T, cgroup *rig.Cgroup, ns *rig.Netns) *program {
 func (p *program) do(o op) outcome {
 	p.t.Helper()
 	var out outcome
-	if err := json.NewEncoder(p.process.Stdin).Encode(o); err != nil {
-		p.t.Fatalf("%+v: %v", o, err)
-	}
-	line, err := p.process.ReadLine()
-	if err != nil {
-		p.t.Fatalf("%+v: %v", o, err)
-	}
-	if err := json.Unmarshal([]byte(line), &out); err != nil {
-		p.t.Fatalf("%+v: %v", o, err)
+	if err := p.process.Ask(o, &out); err != nil {
+		p.t.Fatal(err)
 	}
 	if out.Err != "" {
 		p.t.Fatalf("%+v: %s", o, out.Err)

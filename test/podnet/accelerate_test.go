@@ -31,27 +31,18 @@ func sayBack(args []string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	go func() {
+	go rig.Serve(listener, func(conn net.Conn) {
+		piece := make([]byte, 64<<10)
 		for {
-			conn, err := listener.Accept()
+			n, err := conn.Read(piece)
 			if err != nil {
 				return
 			}
-			go func() {
-				defer conn.Close()
-				piece := make([]byte, 64<<10)
-				for {
-					n, err := conn.Read(piece)
-					if err != nil {
-						return
-					}
-					if _, err := conn.Write(piece[:n]); err != nil {
-						return
-					}
-				}
-			}()
+			if _, err := conn.Write(piece[:n]); err != nil {
+				return
+			}
 		}
-	}()
+	})
 	fmt.Println("ready")
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	return 0

@@ -26,15 +26,7 @@ func proxy(args []string) int {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		go func() {
-			for {
-				conn, err := listener.Accept()
-				if err != nil {
-					return
-				}
-				go relay(args[0], conn.(*net.TCPConn))
-			}
-		}()
+		go rig.Serve(listener, func(conn net.Conn) { relay(args[0], conn.(*net.TCPConn)) })
 	}
 	fmt.Println("ready")
 	_, _ = io.Copy(io.Discard, os.Stdin)
@@ -300,16 +292,7 @@ func (d *oneNodeWithProxies) own(is4 bool) string {
 			return err
 		}
 		d.t.Cleanup(func() { listener.Close() })
-		go func() {
-			for {
-				conn, err := listener.Accept()
-				if err != nil {
-					return
-				}
-				_, _ = io.WriteString(conn, "the node")
-				conn.Close()
-			}
-		}()
+		go rig.Serve(listener, func(conn net.Conn) { _, _ = io.WriteString(conn, "the node") })
 		return nil
 	}))
 	return "the node"

@@ -67,19 +67,8 @@ func newResident(t *testing.T, ns *rig.Netns, addrs ...netip.Addr) *resident {
 
 func (r *resident) ask(q question) (a answer) {
 	r.t.Helper()
-	text, err := json.Marshal(q)
-	if err == nil {
-		_, err = r.Stdin.Write(append(text, '\n'))
-	}
-	if err != nil {
-		r.t.Fatalf("tell a resident: %v", err)
-	}
-	line, err := r.ReadLine()
-	if err == nil {
-		err = json.Unmarshal([]byte(line), &a)
-	}
-	if err != nil {
-		r.t.Fatalf("hear a resident: %v", err)
+	if err := r.Ask(q, &a); err != nil {
+		r.t.Fatal(err)
 	}
 	return a
 }
@@ -137,19 +126,10 @@ func serveAt(place string) error {
 	if err != nil {
 		return err
 	}
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				n, _ := io.Copy(io.Discard, conn)
-				fmt.Fprintf(conn, "%d %s\n", n, conn.RemoteAddr())
-			}()
-		}
-	}()
+	go rig.Serve(listener, func(conn net.Conn) {
+		n, _ := io.Copy(io.Discard, conn)
+		fmt.Fprintf(conn, "%d %s\n", n, conn.RemoteAddr())
+	})
 	go func() {
 		buffer := make([]byte, 9000)
 		for {

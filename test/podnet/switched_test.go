@@ -129,26 +129,19 @@ func (d *oneNodeWithProxies) flowing(t *testing.T) *inflow {
 	var listener net.Listener
 	d.must(d.outside.Do(func() (err error) { listener, err = net.Listen("tcp", ":9"); return err }))
 	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			f.conns.Add(1)
-			go func() {
-				defer conn.Close()
-				for data := make([]byte, 1<<16); ; {
-					n, err := conn.Read(data)
-					if err != nil {
-						f.ended.Store(&err)
-						return
-					}
-					f.bytes.Add(uint64(n))
+	go rig.Serve(listener, func(conn net.Conn) {
+		f.conns.Add(1)
+		go func() {
+			for data := make([]byte, 1<<16); ; {
+				n, err := conn.Read(data)
+				if err != nil {
+					f.ended.Store(&err)
+					return
 				}
-			}()
-		}
-	}()
+				f.bytes.Add(uint64(n))
+			}
+		}()
+	})
 	source := rig.NewChild(t, nil, d.a.Netns, "stream", netip.AddrPortFrom(outsiders[true], 9).String(), "1")
 	t.Cleanup(source.Kill)
 	return f

@@ -3,6 +3,7 @@ package rig
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -189,6 +190,21 @@ func (p *Process) ReadLine() (string, error) {
 		return line, fmt.Errorf("read from child %s: %w", p.cmd.Args[1], err)
 	}
 	return line[:len(line)-1], nil
+}
+
+// Ask writes a question to the child as a line of JSON, and reads the answer from the next line.
+func (p *Process) Ask(question, answer any) error {
+	if err := json.NewEncoder(p.Stdin).Encode(question); err != nil {
+		return fmt.Errorf("ask %+v: %w", question, err)
+	}
+	line, err := p.ReadLine()
+	if err == nil {
+		err = json.Unmarshal([]byte(line), answer)
+	}
+	if err != nil {
+		return fmt.Errorf("ask %+v: answer %q: %w", question, line, err)
+	}
+	return nil
 }
 
 // Wait waits until the child has ended. The error includes the exit code and what the child wrote

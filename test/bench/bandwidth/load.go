@@ -79,18 +79,7 @@ func sink([]string) error {
 		if err != nil {
 			return err
 		}
-		go func() {
-			for {
-				conn, err := listener.Accept()
-				if err != nil {
-					return
-				}
-				go func() {
-					defer conn.Close()
-					serve(conn)
-				}()
-			}
-		}()
+		go rig.Serve(listener, serve)
 	}
 	fmt.Println("ready")
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {

@@ -52,21 +52,12 @@ func serve(address string) error {
 	if err != nil {
 		return err
 	}
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				fmt.Fprintln(conn, conn.RemoteAddr())
-				if all, err := io.ReadAll(conn); err == nil {
-					_, _ = conn.Write(all) // the client compares
-				}
-			}()
+	go rig.Serve(listener, func(conn net.Conn) {
+		fmt.Fprintln(conn, conn.RemoteAddr())
+		if all, err := io.ReadAll(conn); err == nil {
+			_, _ = conn.Write(all) // the client compares
 		}
-	}()
+	})
 	go func() {
 		buffer := make([]byte, 2000)
 		for {

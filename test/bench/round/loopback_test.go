@@ -12,6 +12,7 @@ import (
 
 	"fairlead.io/fairlead/test/bench/result"
 	"fairlead.io/fairlead/test/bench/round"
+	"fairlead.io/fairlead/test/rig"
 )
 
 // listen passes every incoming connection to a function.
@@ -22,15 +23,7 @@ func listen(t *testing.T, serve func(net.Conn)) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			c, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go serve(c)
-		}
-	}()
+	go rig.Serve(listener, serve)
 	return listener.Addr().String()
 }
 

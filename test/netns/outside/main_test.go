@@ -66,16 +66,9 @@ func (c *child[O, A]) try(order O) (A, error) {
 		Answer A
 		Err    string
 	}
-	if err := json.NewEncoder(c.process.Stdin).Encode(order); err != nil {
-		c.t.Fatalf("order %+v: %v", order, err)
-	}
-	line, err := c.process.ReadLine()
-	if err == nil {
-		err = json.Unmarshal([]byte(line), &reply)
-	}
-	if err != nil {
+	if err := c.process.Ask(order, &reply); err != nil {
 		c.process.Kill()
-		c.t.Fatalf("order %+v: %v: %v", order, err, c.process.Wait())
+		c.t.Fatalf("%v: %v", err, c.process.Wait())
 	}
 	if reply.Err != "" {
 		return reply.Answer, errors.New(reply.Err)

@@ -237,15 +237,7 @@ func serve(o order) error {
 	if err != nil {
 		return err
 	}
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go echo(conn, o.Serve)
-		}
-	}()
+	go rig.Serve(listener, func(conn net.Conn) { echo(conn, o.Serve) })
 	go func() {
 		buffer := make([]byte, 1<<16)
 		for {
