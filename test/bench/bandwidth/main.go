@@ -10,9 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"fairlead.io/fairlead/test/bench/plot"
@@ -24,12 +22,7 @@ func main() {
 	if code, ok := funcs().Dispatch(os.Args); ok {
 		os.Exit(code)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "bench-bandwidth:", err)
-		os.Exit(1)
-	}
+	result.Main("bandwidth", run)
 }
 
 // options are the flags.

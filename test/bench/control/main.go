@@ -9,9 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"runtime"
-	"syscall"
 	"time"
 
 	"fairlead.io/fairlead/test/bench/result"
@@ -29,13 +27,10 @@ func main() {
 		}
 		return
 	}
-	if err := run(os.Stdout, *output, *scale); err != nil {
-		fmt.Fprintln(os.Stderr, "bench-control:", err)
-		os.Exit(1)
-	}
+	result.Main("control", func(ctx context.Context, _ []string, out io.Writer) error { return run(ctx, out, *output, *scale) })
 }
 
-func run(out io.Writer, path string, scale int) error {
+func run(ctx context.Context, out io.Writer, path string, scale int) error {
 	// The goroutine that waits for a change spins, in place of another process. It must not hold
 	// one of the few threads that Go gives the agent, or the agent would wait for it.
 	runtime.GOMAXPROCS(runtime.NumCPU() + 1)
@@ -43,8 +38,6 @@ func run(out io.Writer, path string, scale int) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	if err := measureChanges(ctx, report, []int{1_000 / scale, 20_000 / scale, 100_000 / scale}); err != nil {
 		return fmt.Errorf("one change: %w", err)
 	}

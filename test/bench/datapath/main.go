@@ -4,15 +4,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"fairlead.io/fairlead/test/bench/minimal"
 	"fairlead.io/fairlead/test/bench/result"
@@ -57,12 +53,7 @@ type options struct {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "bench-datapath:", err)
-		os.Exit(1)
-	}
+	result.Main("datapath", run)
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {

@@ -8,9 +8,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/cilium/ebpf"
 
@@ -28,12 +25,7 @@ func main() {
 	output := flag.String("output", "_output/bench/keys.json", "the file for the results, in JSON")
 	rounds := flag.Int("rounds", 15, "rounds of each table")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Stdout, *output, *rounds); err != nil {
-		fmt.Fprintln(os.Stderr, "bench-keys:", err)
-		os.Exit(1)
-	}
+	result.Main("keys", func(ctx context.Context, _ []string, out io.Writer) error { return run(ctx, out, *output, *rounds) })
 }
 
 func run(ctx context.Context, out io.Writer, path string, rounds int) error {

@@ -6,13 +6,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"fairlead.io/fairlead/test/bench/flow"
 	"fairlead.io/fairlead/test/bench/result"
@@ -22,12 +19,7 @@ func main() {
 	if code, ok := flow.Funcs().Dispatch(os.Args); ok {
 		os.Exit(code)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "bench-podnet:", err)
-		os.Exit(1)
-	}
+	result.Main("podnet", run)
 }
 
 // options are the flags.

@@ -11,11 +11,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"fairlead.io/fairlead/test/bench/flow"
 	"fairlead.io/fairlead/test/bench/result"
@@ -25,12 +23,7 @@ func main() {
 	if code, ok := flow.Funcs().Dispatch(os.Args); ok {
 		os.Exit(code)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "bench-socket:", err)
-		os.Exit(1)
-	}
+	result.Main("socket", run)
 }
 
 // options are the command line's options.

@@ -10,11 +10,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"fairlead.io/fairlead/test/bench/plot"
 	"fairlead.io/fairlead/test/bench/result"
@@ -24,12 +22,7 @@ func main() {
 	if code, ok := funcs().Dispatch(os.Args); ok {
 		os.Exit(code)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "bench-sockmap:", err)
-		os.Exit(1)
-	}
+	result.Main("sockmap", run)
 }
 
 // options are the command line's options.
