@@ -13,7 +13,7 @@ import (
 // A client keeps its backend although another CPU has stored a later time than this one reads:
 // coarse clocks of two CPUs may be read in any order.
 func TestAffinityOfTheFuture(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		for _, pod := range []string{":8080", ":8081"} {
 			w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+pod, true)
 		}

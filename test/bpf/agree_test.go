@@ -84,7 +84,7 @@ func (m *member) live(t *testing.T, objects []agreed, r *rand.Rand) {
 				m.store.DeleteService(o.Name)
 			}
 		}
-		m.settle(t)
+		m.writeAll(t)
 	}
 	for _, i := range r.Perm(len(objects)) {
 		for _, j := range r.Perm(len(objects[i].slices)) {
@@ -97,7 +97,7 @@ func (m *member) live(t *testing.T, objects []agreed, r *rand.Rand) {
 			m.store.SetSlice(&s)
 		}
 		m.store.SetService(objects[i].Service)
-		m.settle(t)
+		m.writeAll(t)
 	}
 }
 
@@ -113,7 +113,7 @@ func TestNodesAgree(t *testing.T) {
 				a.store.SetSlice(s)
 			}
 		}
-		a.settle(t)
+		a.writeAll(t)
 		b.live(t, objects, rand.New(rand.NewPCG(5, 7)))
 		for _, o := range objects {
 			for _, vip := range o.LoadBalancerIPs {
@@ -132,7 +132,7 @@ func agree(t *testing.T, a, b *member, service *model.Service, vip netip.Addr, p
 	if vip.Is6() {
 		first = "2001:db8:1::1"
 	}
-	var atA, atB []arrival
+	var atA, atB []flowPacket
 	for i, client := range addrsFrom(first, 0, 25) {
 		for j := range 4 {
 			// The same flow of the same client twice, at the address of the service and at the
@@ -142,14 +142,14 @@ func agree(t *testing.T, a, b *member, service *model.Service, vip netip.Addr, p
 			if port.Protocol == model.SCTP {
 				later = syn
 			}
-			atA = append(atA, arrival{source, netip.AddrPortFrom(vip, port.Port), byte(port.Protocol), begun})
-			atB = append(atB, arrival{source, netip.AddrPortFrom(vip, port.Port), byte(port.Protocol), later})
+			atA = append(atA, flowPacket{source, netip.AddrPortFrom(vip, port.Port), byte(port.Protocol), begun})
+			atB = append(atB, flowPacket{source, netip.AddrPortFrom(vip, port.Port), byte(port.Protocol), later})
 			source = netip.AddrPortFrom(client, source.Port()+8)
-			atA = append(atA, arrival{source, netip.AddrPortFrom(a.own(vip), port.NodePort), byte(port.Protocol), begun})
-			atB = append(atB, arrival{source, netip.AddrPortFrom(b.own(vip), port.NodePort), byte(port.Protocol), later})
+			atA = append(atA, flowPacket{source, netip.AddrPortFrom(a.own(vip), port.NodePort), byte(port.Protocol), begun})
+			atB = append(atB, flowPacket{source, netip.AddrPortFrom(b.own(vip), port.NodePort), byte(port.Protocol), later})
 		}
 	}
-	chosen, again := a.meet(t, atA), b.meet(t, atB)
+	chosen, again := a.backendsOf(t, atA), b.backendsOf(t, atB)
 	seen := map[netip.AddrPort]bool{}
 	for i, have := range again {
 		if want := chosen[i]; !want.IsValid() || have != want {
@@ -171,22 +171,22 @@ func TestNodesAgreeAfterLapse(t *testing.T) {
 		for _, m := range []*member{a, b} {
 			m.store.SetService(o.Service)
 			m.store.SetSlice(o.slices[0])
-			m.settle(t)
+			m.writeAll(t)
 		}
 		vip := netip.AddrPortFrom(o.LoadBalancerIPs[0], 80)
 		for i, client := range addrsFrom("198.51.100.1", 0, 50) {
-			a.meet(t, []arrival{{netip.AddrPortFrom(client, 3000), vip, tcp, syn}})
-			a.lapse(t, client)
-			p := []arrival{{netip.AddrPortFrom(client, uint16(4000+i)), vip, tcp, syn}}
-			if there, here := a.meet(t, p), b.meet(t, p); there[0] != here[0] || !here[0].IsValid() {
+			a.backendsOf(t, []flowPacket{{netip.AddrPortFrom(client, 3000), vip, tcp, syn}})
+			a.expireAffinity(t, client)
+			p := []flowPacket{{netip.AddrPortFrom(client, uint16(4000+i)), vip, tcp, syn}}
+			if there, here := a.backendsOf(t, p), b.backendsOf(t, p); there[0] != here[0] || !here[0].IsValid() {
 				t.Fatalf("%s gets %s where its affinity has lapsed, but %s elsewhere", client, there[0], here[0])
 			}
 		}
 	})
 }
 
-// lapse makes the last flow of a client to any service look long past.
-func (m *member) lapse(t *testing.T, client netip.Addr) {
+// expireAffinity makes the last flow of a client to any service look long past.
+func (m *member) expireAffinity(t *testing.T, client netip.Addr) {
 	t.Helper()
 	for index := range uint32(16) {
 		key := bpf.MapsAffinityKey{Client: maps.AddrOf(client), Service: index}
@@ -209,7 +209,7 @@ func TestNumbers(t *testing.T) {
 		keys := lb.NewHashKeys(seed)
 		config := clusterConfig()
 		config.HashKey0, config.HashKey1, config.HashKey2, config.HashKey3, config.HashKey4 = keys[0], keys[1], keys[2], keys[3], keys[4]
-		eachWith(t, config, func(t *testing.T, w *world, f family) {
+		eachWith(t, config, func(t *testing.T, w *bareNode, f family) {
 			const backends, off = 251, 1000
 			index := w.addBackends(t, f, off, backends)
 			for i := range 100 {
@@ -232,7 +232,7 @@ func TestNumbers(t *testing.T) {
 }
 
 // addBackends adds a service with backends on this node on different ports, from 1000 on.
-func (w *world) addBackends(t *testing.T, f family, off, n int) uint32 {
+func (w *bareNode) addBackends(t *testing.T, f family, off, n int) uint32 {
 	t.Helper()
 	w.service(t, f.any+":30080", tcp, maps.NodePort, "", false)
 	for i := range n {

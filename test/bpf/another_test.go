@@ -18,11 +18,11 @@ func TestForAnother(t *testing.T) {
 	for _, h := range hooks() {
 		for version, f := range families() {
 			t.Run(h.name+" "+version, func(t *testing.T) {
-				w := newWorld(t, h)
+				w := newBareNode(t, h)
 				w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 				w.service(t, f.any+":30081", tcp, maps.NodePort, "", false)
 				now := w.tick(t, f.client+":4003", f.node+":30080")
-				w.tell(t, now-10, now+1000)
+				w.setRouteEpoch(t, now-10, now+1000)
 				for ifindex, from := range []string{f.client + ":4002", f.client + ":4001"} { // 1 is the device that they come in through
 					row := rowOf(f.snat+":61000", f.pod+":8080", false)
 					row.Ifindex, row.Dmac, row.Seen = uint32(ifindex), [6]uint8{2, 0, 0, 0, 0, 1}, now-1
@@ -44,9 +44,9 @@ func TestForAnother(t *testing.T) {
 	}
 }
 
-// leavesAlone runs frames that the world would forward, translate, refuse and answer, but that are
+// leavesAlone runs frames that the node would forward, translate, refuse and answer, but that are
 // for other hosts.
-func (w *world) leavesAlone(t *testing.T, f family) {
+func (w *bareNode) leavesAlone(t *testing.T, f family) {
 	t.Helper()
 	rows, reasons := w.dump(t), w.reasons(t)
 	for what, p := range map[string]packet{

@@ -69,7 +69,7 @@ func udpTo(from, to string, n int) datagram {
 
 // answered runs a packet that is refused: it must be counted, and answered by want or, if that is
 // nil, dropped.
-func (w *world) answered(t *testing.T, name, reason string, in, want []byte) {
+func (w *bareNode) answered(t *testing.T, name, reason string, in, want []byte) {
 	t.Helper()
 	before := w.counted(t, reason)
 	verdict, out := w.run(t, w.in, in)
@@ -97,7 +97,7 @@ func toward(frame []byte) []byte {
 
 // A client that dials a service without backends is told so at once.
 func TestRefusals(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30081", tcp, maps.NodePort, "", false)
 		w.service(t, f.any+":30053", udp, maps.NodePort, "", false)
 		client, node := f.client+":4000", f.node+":30081"
@@ -141,13 +141,13 @@ func TestRefusals(t *testing.T) {
 
 // So is a client for which there is no port, and a pod that sends to the outside.
 func TestNoPortIsSaid(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		k := f.kinds()
 		for _, proto := range []byte{tcp, udp} {
 			w.service(t, f.any+":30080", proto, maps.NodePort, f.pod+":8080", false)
 			for i := range 4 {
 				b, _ := w.borrow(t, f, netip.AddrPortFrom(f.nth(2+i), 4000).String(), proto)
-				w.keep(t, f, b)
+				w.establish(t, f, b)
 			}
 			in := packet{from: f.client + ":4000", to: f.node + ":30080", proto: proto, flags: syn, seq: 1000}
 			want := resetOf(in, 5)
@@ -161,38 +161,38 @@ func TestNoPortIsSaid(t *testing.T) {
 
 // The same for a pod that sends to the outside, whose pings count as well.
 func TestNoPortIsSaidToPods(t *testing.T) {
-	masked(t, func(t *testing.T, h *house, f family, hops byte) {
+	masked(t, func(t *testing.T, h *routerTwoPods, f family, hops byte) {
 		k := f.kinds()
 		for _, proto := range []byte{tcp, udp} {
 			for i := range 4 {
-				there := packet{from: addrPort(h.addrs[0], 1000+i), to: h.world + ":80", proto: proto, flags: syn, seq: 7}
+				there := packet{from: addrPort(h.addrs[0], 1000+i), to: h.remote + ":80", proto: proto, flags: syn, seq: 7}
 				h.pods[0].send(t, there)
 				there.from = f.snat + ":0"
 				from := h.outside.want(t, withTTL(there, hops))
-				back := packet{from: h.world + ":80", to: from, proto: proto, flags: syn | ack, seq: 1000, ack: 8}
+				back := packet{from: h.remote + ":80", to: from, proto: proto, flags: syn | ack, seq: 1000, ack: 8}
 				h.outside.send(t, back)
 				back.to = addrPort(h.addrs[0], 1000+i)
 				h.pods[0].want(t, withTTL(back, hops))
-				there = packet{from: back.to, to: h.world + ":80", proto: proto, flags: ack, seq: 8, ack: 1001}
+				there = packet{from: back.to, to: h.remote + ":80", proto: proto, flags: ack, seq: 8, ack: 1001}
 				h.pods[0].send(t, there)
 				there.from = from
 				h.outside.want(t, withTTL(there, hops))
 			}
-			h.pods[0].send(t, packet{from: h.addrs[0] + ":2000", to: h.world + ":80", proto: proto, flags: syn, seq: 7})
+			h.pods[0].send(t, packet{from: h.addrs[0] + ":2000", to: h.remote + ":80", proto: proto, flags: syn, seq: 7})
 			if proto == udp {
 				h.pods[0].icmp(t, k.unreachable)
 				continue
 			}
-			h.pods[0].wantReset(t, h.world+":80", h.addrs[0]+":2000")
+			h.pods[0].wantReset(t, h.remote+":80", h.addrs[0]+":2000")
 		}
 		at := map[bool]int{true: 14 + 40 + 4, false: 14 + 20 + 4}[f.any == "[::]"]
 		ping := func(number uint32) {
-			h.pods[0].echo(t, message{from: host(h.addrs[0]), to: host(h.world), kind: k.echo, rest: number<<16 | 1, ttl: 64})
+			h.pods[0].echo(t, message{from: host(h.addrs[0]), to: host(h.remote), kind: k.echo, rest: number<<16 | 1, ttl: 64})
 		}
 		for number := range uint32(4) {
 			ping(100 + number)
 			rest := binary.BigEndian.Uint32(h.outside.icmp(t, k.echo)[at:])
-			h.outside.echo(t, message{from: host(h.world), to: host(f.snat), kind: k.reply, rest: rest, ttl: 64})
+			h.outside.echo(t, message{from: host(h.remote), to: host(f.snat), kind: k.reply, rest: rest, ttl: 64})
 			h.pods[0].icmp(t, k.reply)
 			ping(100 + number)
 			h.outside.icmp(t, k.echo)
@@ -220,7 +220,7 @@ func (w *wire) wantReset(t *testing.T, from, to string) {
 
 // Answers go to single hosts, about whole packets, and never about answers.
 func TestNoAnswer(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30081", tcp, maps.NodePort, "", false)
 		w.service(t, f.any+":30053", udp, maps.NodePort, "", false)
 		sources := []string{"224.0.0.1:9", "255.255.255.255:9", "0.0.0.0:9", "127.0.0.1:9", "240.0.0.1:9"}
@@ -257,7 +257,7 @@ func lengthAt(f family) int {
 // A policy that keeps packets on this node drops them silently while other nodes have backends, so
 // that load balancers look elsewhere; without any backend they are refused as usual.
 func TestPolicyIsSilent(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 		index := w.services
 		service := &w.tables.Services[index]
@@ -270,7 +270,7 @@ func TestPolicyIsSilent(t *testing.T) {
 }
 
 // allow lets the programs answer as often as after a pause.
-func (w *world) allow(t *testing.T) {
+func (w *bareNode) allow(t *testing.T) {
 	t.Helper()
 	if err := w.maps.Allowances.Put(uint32(0), make([]bpf.MapsAllowance, ebpf.MustPossibleCPU())); err != nil {
 		t.Fatal(err)
@@ -279,7 +279,7 @@ func (w *world) allow(t *testing.T) {
 
 // ICMP errors are limited, however many packets ask for them; every TCP segment is answered.
 func TestAllowance(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, "", false)
 		w.service(t, f.any+":30081", tcp, maps.NodePort, "", false)
 		frame := udpTo(f.client+":9", f.node+":30053", 5).bytes()

@@ -17,7 +17,7 @@ import (
 
 // knows has every row of every CPU hold the way between two addresses, so that it does not matter
 // in which row and on which CPU programs look.
-func (w *world) knows(t *testing.T, way bpf.MapsFibCacheRow) {
+func (w *bareNode) knows(t *testing.T, way bpf.MapsFibCacheRow) {
 	t.Helper()
 	rows := make([]bpf.MapsFibCacheRow, ebpf.MustPossibleCPU())
 	for i := range rows {
@@ -70,7 +70,7 @@ func askedCases() []askedCase {
 	}
 }
 
-// A flow takes a way that was looked up for another one as long as it is valid. The world of this
+// A flow takes a way that was looked up for another one as long as it is valid. The node of this
 // test has no route, so a program that asks the kernel gets none.
 func TestFibCache(t *testing.T) {
 	rig.Root(t)
@@ -79,7 +79,7 @@ func TestFibCache(t *testing.T) {
 	for _, h := range hooks() {
 		for version, f := range families() {
 			t.Run(h.name+" "+version, func(t *testing.T) {
-				w := newWorldOf(t, h, config)
+				w := newBareNodeOf(t, h, config)
 				w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", false)
 				now := w.tick(t, f.client+":4000", f.node+":30053")
 				for i, tt := range askedCases() {
@@ -88,7 +88,7 @@ func TestFibCache(t *testing.T) {
 						tt.other(f, &way)
 					}
 					w.knows(t, way)
-					w.tell(t, now+uint32(tt.changed), now+uint32(tt.until))
+					w.setRouteEpoch(t, now+uint32(tt.changed), now+uint32(tt.until))
 					row := w.begun(t, f, 5000+i)
 					if taken := row.Dmac == way.Dmac && row.Smac == way.Smac && row.Ifindex == 1; taken != tt.taken {
 						t.Errorf("%s: taken is %v, want %v: %+v", tt.name, taken, tt.taken, row)
@@ -100,7 +100,7 @@ func TestFibCache(t *testing.T) {
 }
 
 // begun begins a flow and returns the row of its request.
-func (w *world) begun(t *testing.T, f family, port int) bpf.MapsCtEntry {
+func (w *bareNode) begun(t *testing.T, f family, port int) bpf.MapsCtEntry {
 	t.Helper()
 	p := packet{from: fmt.Sprintf("%s:%d", f.client, port), to: f.node + ":30053", proto: udp}
 	w.run(t, w.in, p.bytes())
@@ -120,7 +120,7 @@ func TestAskedOnce(t *testing.T) {
 	for _, h := range hooks() {
 		for version, f := range families() {
 			t.Run(h.name+" "+version, func(t *testing.T) {
-				w := newWorldOf(t, h, config)
+				w := newBareNodeOf(t, h, config)
 				w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", false)
 				reach := w.loop(t, f)
 				now, port := w.tick(t, f.client+":4000", f.node+":30053"), 5000
@@ -137,7 +137,7 @@ func TestAskedOnce(t *testing.T) {
 					{name: "while nobody vouches", changed: now - 1, until: now - 1},
 				} {
 					reach(step.known)
-					w.tell(t, step.changed, step.until)
+					w.setRouteEpoch(t, step.changed, step.until)
 					port++
 					if row := w.begun(t, f, port); (row.Dmac != [6]uint8{}) != step.want {
 						t.Errorf("%s: the row has a way: %v, want %v", step.name, !step.want, step.want)
@@ -150,7 +150,7 @@ func TestAskedOnce(t *testing.T) {
 
 // loop gives the backend a neighbor behind loopback, and returns a function that adds or removes
 // the route there.
-func (w *world) loop(t *testing.T, f family) (reach func(known bool)) {
+func (w *bareNode) loop(t *testing.T, f family) (reach func(known bool)) {
 	t.Helper()
 	handle := handleOf(t, w.netns)
 	lo, err := handle.LinkByName("lo")

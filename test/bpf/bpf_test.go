@@ -31,7 +31,7 @@ type step struct {
 	drop    string // the reason
 }
 
-func (w *world) step(t *testing.T, s step) {
+func (w *bareNode) step(t *testing.T, s step) {
 	t.Helper()
 	program := w.in
 	if s.leaving {
@@ -61,7 +61,7 @@ func (w *world) step(t *testing.T, s step) {
 }
 
 // rows returns how many flows each map has.
-func (w *world) rows(t *testing.T) (open, half int) {
+func (w *bareNode) rows(t *testing.T) (open, half int) {
 	t.Helper()
 	var key bpf.MapsFlow
 	var row bpf.MapsCtEntry
@@ -87,24 +87,24 @@ func families() map[string]family {
 	}
 }
 
-func each(t *testing.T, story func(t *testing.T, w *world, f family)) {
+func each(t *testing.T, story func(t *testing.T, w *bareNode, f family)) {
 	t.Helper()
 	eachWith(t, standardConfig(), story)
 }
 
-func eachWith(t *testing.T, config bpf.MapsPacketConfig, story func(t *testing.T, w *world, f family)) {
+func eachWith(t *testing.T, config bpf.MapsPacketConfig, story func(t *testing.T, w *bareNode, f family)) {
 	t.Helper()
 	eachOn(t, hooks(), config, story)
 }
 
-func eachOn(t *testing.T, at []hook, config bpf.MapsPacketConfig, story func(t *testing.T, w *world, f family)) {
+func eachOn(t *testing.T, at []hook, config bpf.MapsPacketConfig, story func(t *testing.T, w *bareNode, f family)) {
 	t.Helper()
 	rig.Root(t)
 	for _, h := range at {
 		for name, f := range families() {
 			t.Run(h.name+" "+name, func(t *testing.T) {
 				t.Parallel()
-				story(t, newWorldOf(t, h, config), f)
+				story(t, newBareNodeOf(t, h, config), f)
 			})
 		}
 	}
@@ -113,7 +113,7 @@ func eachOn(t *testing.T, at []hook, config bpf.MapsPacketConfig, story func(t *
 // A TCP flow to a backend on another node is established by the client's acknowledgment, and by
 // nothing else.
 func TestRemoteTCP(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 		w.sumUp(t, true)
 		client, node, pod := f.client+":4000", f.node+":30080", f.pod+":8080"
@@ -147,7 +147,7 @@ func TestRemoteTCP(t *testing.T) {
 // A UDP flow to a backend on this node keeps the client's address, and answers leave with the
 // frontend's address.
 func TestLocalUDP(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
 		client, node, pod := f.client+":4000", f.node+":30053", f.pod+":53"
 		for _, s := range []step{
@@ -172,7 +172,7 @@ func TestLocalUDP(t *testing.T) {
 // Packets that are not for a service, or truncated, pass unchanged; packets that cannot be handled
 // are dropped and counted.
 func TestVerdicts(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 		client := f.client + ":4000"
 		tcpTo := func(to string, flags byte) packet { return packet{from: client, to: to, proto: tcp, flags: flags} }
@@ -208,7 +208,7 @@ func TestVerdicts(t *testing.T) {
 
 // Four ports allow four established flows to one backend, each with its own port.
 func TestPortsRunOut(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 		used := map[string]bool{}
 		before := w.counted(t, "no-port")
@@ -222,7 +222,7 @@ func TestPortsRunOut(t *testing.T) {
 				t.Errorf("port %s has two flows", b.snat)
 			}
 			used[b.snat] = true
-			w.keep(t, f, b)
+			w.establish(t, f, b)
 		}
 		if len(used) != 4 || w.counted(t, "no-port") != before+36 {
 			t.Errorf("%d ports are used, %d flows found none", len(used), w.counted(t, "no-port")-before)

@@ -10,7 +10,7 @@ import (
 // directRoutes returns the paths of flows whose backend answers directly. They come last, because
 // the backend's node needs a route to clients, which the other paths do without.
 func directRoutes() (list []route) {
-	ways := route{"", func(t *testing.T, w *world, _ family) (string, []byte) {
+	ways := route{"", func(t *testing.T, w *bareNode, _ family) (string, []byte) {
 		w.leaves(t)
 		return "", nil
 	}}
@@ -27,9 +27,9 @@ func (m wrapping) frontRoutes(port int) []route {
 		return packet{from: f.client + ":7000", to: addrPort(f.node, port), proto: tcp, flags: flags, ack: 1001, payload: 5, whole: true}
 	}
 	return []route{
-		{m.name + ", new, to another node", func(t *testing.T, w *world, f family) (string, []byte) {
+		{m.name + ", new, to another node", func(t *testing.T, w *bareNode, f family) (string, []byte) {
 			now := w.tick(t, f.client+":7009", addrPort(f.node, port))
-			w.tell(t, now-1, now+1)
+			w.setRouteEpoch(t, now-1, now+1)
 			from := f.snat
 			if m.name == "opt" {
 				from = f.client
@@ -41,10 +41,10 @@ func (m wrapping) frontRoutes(port int) []route {
 			w.direct(m.mode)
 			return w.in, request(f, syn).bytes()
 		}},
-		{m.name + ", open now, to another node", func(_ *testing.T, w *world, f family) (string, []byte) {
+		{m.name + ", open now, to another node", func(_ *testing.T, w *bareNode, f family) (string, []byte) {
 			return w.in, request(f, ack).bytes()
 		}},
-		{m.name + ", open, to another node", func(_ *testing.T, w *world, f family) (string, []byte) {
+		{m.name + ", open, to another node", func(_ *testing.T, w *bareNode, f family) (string, []byte) {
 			return w.in, request(f, ack).bytes()
 		}},
 	}
@@ -61,21 +61,21 @@ func (m wrapping) backendRoutes(port int) []route {
 		return packet{from: pod(f), to: f.client + ":7000", proto: tcp, flags: flags, seq: 1000}.bytes()
 	}
 	return []route{
-		{m.name + ", new, from another node", func(t *testing.T, w *world, f family) (string, []byte) {
+		{m.name + ", new, from another node", func(t *testing.T, w *bareNode, f family) (string, []byte) {
 			w.service(t, addrPort(f.any, port), tcp, maps.NodePort, pod(f), true)
 			w.hosts(t, pod(f))
 			return w.in, forwarded(f, syn)
 		}},
-		{m.name + ", new, answer with the frontend as source", func(_ *testing.T, w *world, f family) (string, []byte) {
+		{m.name + ", new, answer with the frontend as source", func(_ *testing.T, w *bareNode, f family) (string, []byte) {
 			return w.out, answer(f, syn|ack)
 		}},
-		{m.name + ", open, from another node", func(t *testing.T, w *world, f family) (string, []byte) {
+		{m.name + ", open, from another node", func(t *testing.T, w *bareNode, f family) (string, []byte) {
 			if w.out != "" { // without answers nothing is established
 				w.run(t, w.in, forwarded(f, ack))
 			}
 			return w.in, forwarded(f, ack)
 		}},
-		{m.name + ", open, answer with the frontend as source", func(_ *testing.T, w *world, f family) (string, []byte) {
+		{m.name + ", open, answer with the frontend as source", func(_ *testing.T, w *bareNode, f family) (string, []byte) {
 			return w.out, answer(f, ack)
 		}},
 	}

@@ -11,8 +11,8 @@ import (
 // ownRoutes returns the paths of packets that leave a node which balances its own packets to
 // services.
 func ownRoutes() []route {
-	leaving := func(from, to func(f family) string, proto byte) func(t *testing.T, w *world, f family) (string, []byte) {
-		return func(t *testing.T, w *world, f family) (string, []byte) {
+	leaving := func(from, to func(f family) string, proto byte) func(t *testing.T, w *bareNode, f family) (string, []byte) {
+		return func(t *testing.T, w *bareNode, f family) (string, []byte) {
 			return w.out, packet{from: from(f) + ":4000", to: to(f) + ":443", proto: proto, flags: ack}.bytes()
 		}
 	}
@@ -20,13 +20,13 @@ func ownRoutes() []route {
 	outside, other := func(f family) string { return f.client }, func(f family) string {
 		return map[bool]string{true: brackets(other6), false: other4}[f.any == "[::]"]
 	}
-	request := func(flags byte) func(t *testing.T, w *world, f family) (string, []byte) {
-		return func(t *testing.T, w *world, f family) (string, []byte) {
+	request := func(flags byte) func(t *testing.T, w *bareNode, f family) (string, []byte) {
+		return func(t *testing.T, w *bareNode, f family) (string, []byte) {
 			return w.out, packet{from: f.node + ":700", to: f.clusterIP() + ":80", proto: tcp, flags: flags, seq: 1, ack: 1001}.bytes()
 		}
 	}
-	answer := func(flags byte) func(t *testing.T, w *world, f family) (string, []byte) {
-		return func(t *testing.T, w *world, f family) (string, []byte) {
+	answer := func(flags byte) func(t *testing.T, w *bareNode, f family) (string, []byte) {
+		return func(t *testing.T, w *bareNode, f family) (string, []byte) {
 			return w.in, packet{from: f.client + ":8080", to: f.node + ":700", proto: tcp, flags: flags, seq: 1000, ack: 2}.bytes()
 		}
 	}
@@ -35,7 +35,7 @@ func ownRoutes() []route {
 		{"the node, to elsewhere, a datagram", leaving(node, outside, udp)},
 		{"the node, a pod's segment to another node", leaving(pod, other, tcp)},
 		{"the node, a pod's datagram to another node", leaving(pod, other, udp)},
-		{"the node, to a service, first", func(t *testing.T, w *world, f family) (string, []byte) {
+		{"the node, to a service, first", func(t *testing.T, w *bareNode, f family) (string, []byte) {
 			w.service(t, f.clusterIP()+":80", tcp, maps.ClusterIP, f.client+":8080", false)
 			return request(syn)(t, w, f)
 		}},
@@ -51,12 +51,12 @@ func spendOwn(t *testing.T, version string, f family) (list []budget) {
 	t.Helper()
 	config := standardConfig()
 	config.TickShift, config.Masquerade, config.HostFlows = 31, 1, 1
-	w := newWorldOf(t, hooks()[0], config)
+	w := newBareNodeOf(t, hooks()[0], config)
 	_, err := w.maps.SetPods([]maps.Pod{{Addrs: []netip.Addr{netip.MustParseAddr(host(f.pod))}, Index: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &house{site: &site{world: w}}
+	h := &routerTwoPods{routerNode: &routerNode{bareNode: w}}
 	h.native(t, map[bool]string{true: "::/0", false: "0.0.0.0/0"}[f.any == "[::]"])
 	m := w.meter(t)
 	for _, r := range ownRoutes() {

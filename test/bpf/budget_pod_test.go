@@ -8,7 +8,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// podRoutes returns the paths of what a pod sends and gets, in a world where packets bypass the
+// podRoutes returns the paths of what a pod sends and gets, on a node where packets bypass the
 // stack.
 func podRoutes() []route {
 	from := func(f family, port string) string {
@@ -17,22 +17,22 @@ func podRoutes() []route {
 	other := func(f family, port string) string {
 		return map[bool]string{true: "[" + other6 + "]", false: other4}[f.any == "[::]"] + port
 	}
-	plain := func(t *testing.T, w *world, f family) (string, []byte) {
+	plain := func(t *testing.T, w *bareNode, f family) (string, []byte) {
 		return "tc_from_pod", packet{from: from(f, ":4000"), to: other(f, ":80"), proto: tcp, flags: ack}.bytes()
 	}
-	outside := func(t *testing.T, w *world, f family) (string, []byte) {
+	outside := func(t *testing.T, w *bareNode, f family) (string, []byte) {
 		return "tc_from_pod", packet{from: from(f, ":4000"), to: f.client + ":80", proto: tcp, flags: ack}.bytes()
 	}
-	in := func(t *testing.T, w *world, f family) (string, []byte) {
+	in := func(t *testing.T, w *bareNode, f family) (string, []byte) {
 		return "tc_to_pod", packet{from: other(f, ":80"), to: from(f, ":4000"), proto: tcp, flags: ack}.bytes()
 	}
-	request := func(flags byte) func(t *testing.T, w *world, f family) (string, []byte) {
-		return func(t *testing.T, w *world, f family) (string, []byte) {
+	request := func(flags byte) func(t *testing.T, w *bareNode, f family) (string, []byte) {
+		return func(t *testing.T, w *bareNode, f family) (string, []byte) {
 			return "tc_from_pod", packet{from: from(f, ":5000"), to: f.clusterIP() + ":80", proto: tcp, flags: flags, seq: 1, ack: 1001}.bytes()
 		}
 	}
-	answer := func(flags byte) func(t *testing.T, w *world, f family) (string, []byte) {
-		return func(t *testing.T, w *world, f family) (string, []byte) {
+	answer := func(flags byte) func(t *testing.T, w *bareNode, f family) (string, []byte) {
+		return func(t *testing.T, w *bareNode, f family) (string, []byte) {
 			return "tc_to_pod", packet{from: other(f, ":8080"), to: from(f, ":5000"), proto: tcp, flags: flags, seq: 1000, ack: 2}.bytes()
 		}
 	}
@@ -40,7 +40,7 @@ func podRoutes() []route {
 		{"pods, to another", plain},
 		{"pods, to the outside", outside},
 		{"pods, by the stack", in},
-		{"pods, to a service, first", func(t *testing.T, w *world, f family) (string, []byte) {
+		{"pods, to a service, first", func(t *testing.T, w *bareNode, f family) (string, []byte) {
 			w.service(t, f.clusterIP()+":80", tcp, maps.ClusterIP, other(f, ":8080"), true)
 			return request(syn)(t, w, f)
 		}},
@@ -51,7 +51,7 @@ func podRoutes() []route {
 		{"pods, where one dials services, to another", plain},
 		{"pods, where one dials services, to the outside", outside},
 		{"pods, where one dials services, by the stack", in},
-		{"pods, with a proxy, of an older connection", func(t *testing.T, w *world, f family) (string, []byte) {
+		{"pods, with a proxy, of an older connection", func(t *testing.T, w *bareNode, f family) (string, []byte) {
 			addr := netip.MustParseAddr(map[bool]string{true: pod6, false: pod4}[f.any == "[::]"])
 			pod := maps.Pod{
 				Addrs: []netip.Addr{addr}, Index: 1, MAC: [6]byte([]byte(podMAC)), HostMAC: [6]byte([]byte(hostMAC)),
@@ -62,11 +62,11 @@ func podRoutes() []route {
 			}
 			return plain(t, w, f)
 		}},
-		{"loopback, of others, way out", func(t *testing.T, w *world, f family) (string, []byte) {
+		{"loopback, of others, way out", func(t *testing.T, w *bareNode, f family) (string, []byte) {
 			_, frame := plain(t, w, f)
 			return "tc_to_lo", frame
 		}},
-		{"loopback, of others, way in", func(t *testing.T, w *world, f family) (string, []byte) {
+		{"loopback, of others, way in", func(t *testing.T, w *bareNode, f family) (string, []byte) {
 			_, frame := plain(t, w, f)
 			return "tc_from_lo", frame
 		}},
@@ -78,7 +78,7 @@ func spendPods(t *testing.T, version string, f family) (list []budget) {
 	t.Helper()
 	config := standardConfig()
 	config.TickShift, config.Bypass = 31, 1
-	w := newPodWorld(t, config, false)
+	w := newBareNodeTwoPods(t, config, false)
 	m := w.meter(t)
 	for _, r := range podRoutes() {
 		program, frame := r.run(t, w, f)

@@ -9,15 +9,15 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// outOfTunnel has packets of the world come out of the tunnel, from the other node, by a program of
+// outOfTunnel has packets of the node come out of the tunnel, from the other node, by a program of
 // that name.
-func (w *world) outOfTunnel(t *testing.T, f family, name string) {
+func (w *bareNode) outOfTunnel(t *testing.T, f family, name string) {
 	t.Helper()
 	sender := netip.MustParseAddr(map[bool]string{true: "2001:db8::2", false: "192.0.2.2"}[f.any == "[::]"])
 	w.programs[name], w.context = rig.OutOfTunnel(t, w.programs["tc_from_tunnel"]), rig.TunnelContext(1, sender)
 }
 
-// tunnelRoutes returns the paths of what comes out of the tunnel, in a world where packets bypass the
+// tunnelRoutes returns the paths of what comes out of the tunnel, on a node where packets bypass the
 // stack. "open, request" is what the first costs where it comes in by another device.
 func tunnelRoutes() []route {
 	const program = "out of the tunnel"
@@ -27,15 +27,15 @@ func tunnelRoutes() []route {
 	pod := func(f family, port string) string {
 		return map[bool]string{true: brackets(other6), false: other4}[f.any == "[::]"] + port
 	}
-	open := func(from func(f family, port string) string) func(t *testing.T, w *world, f family) (string, []byte) {
-		return func(t *testing.T, w *world, f family) (string, []byte) {
+	open := func(from func(f family, port string) string) func(t *testing.T, w *bareNode, f family) (string, []byte) {
+		return func(t *testing.T, w *bareNode, f family) (string, []byte) {
 			w.bouncing(t, tcp, from(f, ":4000"), f.node+":30080", f.snat+":61000", f.pod+":8080", false)
 			return program, packet{from: from(f, ":4000"), to: f.node + ":30080", proto: tcp, flags: ack, payload: 5, whole: true}.bytes()
 		}
 	}
 	client := func(f family, port string) string { return f.client + port }
-	toPod := func(from func(f family, port string) string) func(t *testing.T, w *world, f family) (string, []byte) {
-		return func(_ *testing.T, _ *world, f family) (string, []byte) {
+	toPod := func(from func(f family, port string) string) func(t *testing.T, w *bareNode, f family) (string, []byte) {
+		return func(_ *testing.T, _ *bareNode, f family) (string, []byte) {
 			return program, packet{from: from(f, ":4000"), to: pod(f, ":80"), proto: tcp, flags: ack}.bytes()
 		}
 	}
@@ -53,7 +53,7 @@ func spendTunnel(t *testing.T, version string, f family) (list []budget) {
 	t.Helper()
 	config := standardConfig()
 	config.TickShift, config.Bypass, config.Masquerade, config.TunnelPort = 31, 1, 1, 8472
-	w := newWorldOf(t, hooks()[0], config)
+	w := newBareNodeOf(t, hooks()[0], config)
 	w.listNodes(t)
 	if _, err := w.maps.SetPods([]maps.Pod{{
 		Addrs: []netip.Addr{netip.MustParseAddr(other4), netip.MustParseAddr(other6)}, Index: 1, MAC: [6]byte([]byte(otherMAC)),

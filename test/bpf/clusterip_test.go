@@ -10,7 +10,7 @@ import (
 )
 
 // clusterIPs tells the programs from which ranges Services get their ClusterIPs.
-func (w *world) clusterIPs(t *testing.T, prefixes ...string) {
+func (w *bareNode) clusterIPs(t *testing.T, prefixes ...string) {
 	t.Helper()
 	var rows []maps.Range
 	for _, prefix := range prefixes {
@@ -32,7 +32,7 @@ func (f family) serviceRange() (prefix, nobody string) {
 // What a pod sends to an address of Services where none has that port, or to one that none has, is
 // refused at once instead of leaving the node.
 func TestClusterIPNowhere(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *house, f family) {
+	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		pod, client, k := h.pods[0], h.addrs[0]+":1000", f.kinds()
 		prefix, nobody := f.serviceRange()
 		at := f.clusterIP()
@@ -83,7 +83,7 @@ func TestClusterIPNowhere(t *testing.T) {
 // What is for somebody is not refused: services, those that only clients outside may use, pods, the
 // node's own addresses, the ping of an address, and everything beyond the ranges.
 func TestClusterIPSomewhere(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *house, f family) {
+	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		pod, client := h.pods[0], h.addrs[0]+":1000"
 		prefix, nobody := f.serviceRange()
 		at := f.clusterIP()
@@ -99,7 +99,7 @@ func TestClusterIPSomewhere(t *testing.T) {
 		h.outside.reach(t, at, true)
 		h.outside.reach(t, nobody, true)
 		for _, p := range []packet{
-			{from: client, to: at + ":90", proto: udp}, {from: client, to: h.world + ":53", proto: udp}, {from: client, to: h.world + ":80", proto: tcp, flags: syn},
+			{from: client, to: at + ":90", proto: udp}, {from: client, to: h.remote + ":53", proto: udp}, {from: client, to: h.remote + ":80", proto: tcp, flags: syn},
 		} {
 			pod.send(t, p)
 			h.outside.want(t, withTTL(p, 63))

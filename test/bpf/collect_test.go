@@ -7,7 +7,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-func (w *world) flows(t *testing.T) *datapath.Flows {
+func (w *bareNode) flows(t *testing.T) *datapath.Flows {
 	t.Helper()
 	flows, err := datapath.NewFlows(w.maps)
 	if err != nil {
@@ -23,7 +23,7 @@ func (w *world) flows(t *testing.T) *datapath.Flows {
 
 // doom has the collector judge all flows, giving why as the reason to forget them, and returns how
 // many it deleted.
-func (w *world) doom(t *testing.T, why uint32, limits *maps.FlowLimits) (deleted int) {
+func (w *bareNode) doom(t *testing.T, why uint32, limits *maps.FlowLimits) (deleted int) {
 	t.Helper()
 	flows := w.flows(t)
 	for _, half := range []bool{false, true} {
@@ -51,7 +51,7 @@ func (w *world) doom(t *testing.T, why uint32, limits *maps.FlowLimits) (deleted
 
 // talk makes a UDP flow to a backend on another node: at least half open, and established from the
 // second round on.
-func (w *world) talk(t *testing.T, f family, client, pod string, rounds int) {
+func (w *bareNode) talk(t *testing.T, f family, client, pod string, rounds int) {
 	t.Helper()
 	node := f.node + ":30053"
 	for range rounds {
@@ -68,7 +68,7 @@ func (w *world) talk(t *testing.T, f family, client, pod string, rounds int) {
 // next packet goes to the current backend.
 func TestForgottenFlowBeginsAnew(t *testing.T) {
 	for _, rounds := range []int{1, 3} {
-		each(t, func(t *testing.T, w *world, f family) {
+		each(t, func(t *testing.T, w *bareNode, f family) {
 			client, was, is := f.client+":4000", f.pod+":53", f.pod+":5353"
 			w.service(t, f.any+":30053", udp, maps.NodePort, was, false)
 			w.talk(t, f, client, was, rounds)
@@ -91,7 +91,7 @@ func TestForgottenFlowBeginsAnew(t *testing.T) {
 // Packets that come before there is an endpoint leave nothing behind, so later ones find the
 // endpoint.
 func TestDatagramsBeforeEndpoints(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		client, pod := f.client+":4000", f.pod+":53"
 		w.service(t, f.any+":30053", udp, maps.NodePort, "", false)
 		for range 3 {

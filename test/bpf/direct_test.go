@@ -38,13 +38,13 @@ func (m wrapping) around(f family) int {
 }
 
 // direct has the backends of the last added service answer their clients directly.
-func (w *world) direct(mode uint8) {
+func (w *bareNode) direct(mode uint8) {
 	w.tables.Services[w.services].Flags |= maps.DirectFlags(mode)
 }
 
 // hosts tells the node about a backend of the last added service, as a target for other nodes to
 // forward to.
-func (w *world) hosts(t *testing.T, backend string) {
+func (w *bareNode) hosts(t *testing.T, backend string) {
 	t.Helper()
 	at := netip.MustParseAddrPort(backend)
 	for _, key := range []maps.SvcKey{maps.HostedAddrKey(at.Addr()), maps.HostedKey(at, w.services)} {
@@ -101,7 +101,7 @@ func (w *wire) wantWrapped(t *testing.T, m wrapping, from, backend string, frame
 	for frame := make([]byte, 65536); ; {
 		n, err := w.socket.Read(frame)
 		if err != nil {
-			t.Fatalf("%x did not come, the last was %x: %v; counted: %v", want, last, err, w.site.reasons(t))
+			t.Fatalf("%x did not come, the last was %x: %v; counted: %v", want, last, err, w.router.reasons(t))
 		}
 		last = bytes.Clone(frame[:n])
 		if m.name == "geneve" && n > 56 && portAt(last)[0]&^1 == 2 {
@@ -121,8 +121,8 @@ func portAt(frame []byte) []byte {
 	return frame[34:36]
 }
 
-// front returns a site that forwards to a backend on another node, which answers directly.
-func front(t *testing.T, s *site, f family, m wrapping, proto byte) (outside, inside *wire) {
+// front returns a node that forwards to a backend on another node, which answers directly.
+func front(t *testing.T, s *routerNode, f family, m wrapping, proto byte) (outside, inside *wire) {
 	t.Helper()
 	outside, inside = s.wire(t, "outside"), s.wire(t, "inside")
 	s.service(t, f.any+":30080", proto, maps.NodePort, f.pod+":8080", false)
@@ -132,10 +132,12 @@ func front(t *testing.T, s *site, f family, m wrapping, proto byte) (outside, in
 	return outside, inside
 }
 
-func eachWrapping(t *testing.T, story func(t *testing.T, s *site, f family, m wrapping)) {
+func eachWrapping(t *testing.T, story func(t *testing.T, s *routerNode, f family, m wrapping)) {
 	t.Helper()
 	for _, m := range wrappings() {
-		t.Run(m.name, func(t *testing.T) { eachSite(t, func(t *testing.T, s *site, f family) { story(t, s, f, m) }) })
+		t.Run(m.name, func(t *testing.T) {
+			eachRouterNode(t, func(t *testing.T, s *routerNode, f family) { story(t, s, f, m) })
+		})
 	}
 }
 
@@ -143,7 +145,7 @@ func eachWrapping(t *testing.T, story func(t *testing.T, s *site, f family, m wr
 // this node has seen earlier packets or not; the node keeps only one row.
 func TestDirectForward(t *testing.T) {
 	for _, proto := range []byte{tcp, udp, sctp} {
-		eachWrapping(t, func(t *testing.T, s *site, f family, m wrapping) {
+		eachWrapping(t, func(t *testing.T, s *routerNode, f family, m wrapping) {
 			outside, inside := front(t, s, f, m, proto)
 			for _, flags := range []byte{syn, syn, ack, fin | ack, ack, rst} {
 				p := packet{from: f.client + ":4000", to: f.node + ":30080", proto: proto, flags: flags, ack: 1001}
@@ -173,7 +175,7 @@ func TestDirectHairpin(t *testing.T) {
 	for _, h := range hooks() {
 		for version, f := range families() {
 			t.Run(h.name+" "+version, func(t *testing.T) {
-				s := newSite(t, f, quick(), h)
+				s := newRouterNode(t, f, quick(), h)
 				w := s.wire(t, "outside")
 				if h.name == "xdp" {
 					s.block(t, w)
@@ -191,7 +193,7 @@ func TestDirectHairpin(t *testing.T) {
 	}
 }
 
-func (s *site) hairpin(t *testing.T, w *wire, m wrapping) {
+func (s *routerNode) hairpin(t *testing.T, w *wire, m wrapping) {
 	t.Helper()
 	f := s.f
 	for _, flags := range []byte{syn, ack} {
@@ -204,7 +206,7 @@ func (s *site) hairpin(t *testing.T, w *wire, m wrapping) {
 // A client that sends more than fits is told how much does, whether fragmenting is allowed or not;
 // one byte less arrives.
 func TestDirectTooBig(t *testing.T) {
-	eachWrapping(t, func(t *testing.T, s *site, f family, m wrapping) {
+	eachWrapping(t, func(t *testing.T, s *routerNode, f family, m wrapping) {
 		outside, inside := front(t, s, f, m, udp)
 		inside.setMTU(t, 1400)
 		client, vip, around := f.client+":4000", f.node+":30080", m.around(f)
@@ -224,7 +226,7 @@ func TestDirectTooBig(t *testing.T) {
 
 // Fragments and errors go the way of their flow, unchanged.
 func TestDirectPortless(t *testing.T) {
-	eachWrapping(t, func(t *testing.T, s *site, f family, m wrapping) {
+	eachWrapping(t, func(t *testing.T, s *routerNode, f family, m wrapping) {
 		outside, inside := front(t, s, f, m, udp)
 		client, vip := f.client+":4000", f.node+":30080"
 		p := packet{from: client, to: vip, proto: udp}
@@ -251,7 +253,7 @@ func TestDirectPortless(t *testing.T) {
 // A packet that another node forwarded is not forwarded again, even if this node, as a front node,
 // has a row of the flow.
 func TestDirectOnce(t *testing.T) {
-	eachWrapping(t, func(t *testing.T, s *site, f family, m wrapping) {
+	eachWrapping(t, func(t *testing.T, s *routerNode, f family, m wrapping) {
 		outside, inside := front(t, s, f, m, udp)
 		s.hosts(t, f.pod+":8080")
 		client, vip := f.client+":4000", f.node+":30080"
@@ -275,7 +277,7 @@ func TestDirectOnce(t *testing.T) {
 
 // unwrapped runs a packet encapsulated by another node, and fails unless the result is as wanted.
 // XDP leaves all such packets to tc.
-func (w *world) unwrapped(t *testing.T, name string, frame []byte, want packet, drop string) {
+func (w *bareNode) unwrapped(t *testing.T, name string, frame []byte, want packet, drop string) {
 	t.Helper()
 	before := uint64(0)
 	if drop != "" {
@@ -304,7 +306,7 @@ func TestDirectArrives(t *testing.T) {
 	for _, proto := range []byte{tcp, udp, sctp} {
 		acked := map[byte]uint32{tcp: 1001, udp: 0, sctp: 1000}[proto]
 		for _, m := range wrappings() {
-			each(t, func(t *testing.T, w *world, f family) {
+			each(t, func(t *testing.T, w *bareNode, f family) {
 				w.service(t, f.any+":30080", proto, maps.NodePort, f.pod+":9999", false)
 				w.hosts(t, f.pod+":80")
 				w.leaves(t)
@@ -339,7 +341,7 @@ func TestDirectArrives(t *testing.T) {
 func TestDirectClosed(t *testing.T) {
 	for _, m := range wrappings() {
 		for kind, port := range map[uint32]string{maps.NodePort: ":30080", maps.LoadBalancer: ":80"} {
-			each(t, func(t *testing.T, w *world, f family) {
+			each(t, func(t *testing.T, w *bareNode, f family) {
 				frontend := f.vip + port
 				if kind == maps.NodePort {
 					frontend = f.any + port
@@ -365,7 +367,7 @@ func TestDirectClosed(t *testing.T) {
 }
 
 // closes turns a frontend into the row that it leaves behind.
-func (w *world) closes(t *testing.T, frontend string, kind uint32) {
+func (w *bareNode) closes(t *testing.T, frontend string, kind uint32) {
 	t.Helper()
 	at := netip.MustParseAddrPort(frontend)
 	key := maps.KeyOf(at.Addr(), at.Port(), model.TCP)
@@ -378,7 +380,7 @@ func (w *world) closes(t *testing.T, frontend string, kind uint32) {
 // others are left alone.
 func TestDirectStrays(t *testing.T) {
 	for _, m := range wrappings() {
-		each(t, func(t *testing.T, w *world, f family) {
+		each(t, func(t *testing.T, w *bareNode, f family) {
 			w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
 			w.hosts(t, f.pod+":8080")
 			w.leaves(t)
@@ -415,7 +417,7 @@ func TestDirectStrays(t *testing.T) {
 // has sent only its first packet, and after the timeout of established flows if it has sent more.
 // The stack finds the way of such a flow here, so XDP would leave it to tc.
 func TestDirectCollected(t *testing.T) {
-	eachTC(t, func(t *testing.T, w *world, f family) {
+	eachTC(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 		w.direct(wrappings()[0].mode)
 		never := uint32(1 << 20)

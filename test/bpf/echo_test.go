@@ -13,7 +13,7 @@ import (
 // A ping to an address of a service is answered where the row of the address says so; otherwise it
 // is left to the stack.
 func TestEcho(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.vip+":80", tcp, maps.LoadBalancer, f.pod+":8080", false)
 		k := f.kinds()
 		ask := message{from: host(f.client), to: host(f.vip), kind: k.echo, rest: 0x12340007, body: []byte("abcdefghijklmnopq"), ttl: 3, id: 77,

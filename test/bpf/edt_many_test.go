@@ -57,7 +57,7 @@ func TestDeparturesOfMany(t *testing.T) {
 }
 
 // repeat has the pod send a frame the given number of times, and returns the CPU time for that.
-func (p *paced) repeat(t *testing.T, frame []byte, runs int) (took time.Duration) {
+func (p *ratedPod) repeat(t *testing.T, frame []byte, runs int) (took time.Duration) {
 	t.Helper()
 	run := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Repeat: uint32(runs), Context: skbtimed{Came: 1}}
 	if err := p.do(func() error {

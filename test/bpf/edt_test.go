@@ -41,34 +41,34 @@ type skbtimed struct {
 	_       [3]uint32
 }
 
-// paced is a rate-limited pod.
-type paced struct{ *world }
+// ratedPod is a rate-limited pod.
+type ratedPod struct{ *bareNode }
 
-func newPaced(t *testing.T, rate uint64) *paced {
+func newPaced(t *testing.T, rate uint64) *ratedPod {
 	t.Helper()
 	return newPacedOf(t, rate, false)
 }
 
 // newPacedOf returns one whose packets to others on the node bypass the stack, or not.
-func newPacedOf(t *testing.T, rate uint64, bypass bool) *paced {
+func newPacedOf(t *testing.T, rate uint64, bypass bool) *ratedPod {
 	t.Helper()
 	config := standardConfig()
 	config.Pacer = waits
 	if bypass {
 		config.Bypass = 1
 	}
-	p := &paced{world: newPodWorld(t, config, false)}
+	p := &ratedPod{bareNode: newBareNodeTwoPods(t, config, false)}
 	p.limit(t, rate)
 	return p
 }
 
 // limit sets another rate for the pod.
-func (p *paced) limit(t *testing.T, rate uint64) {
+func (p *ratedPod) limit(t *testing.T, rate uint64) {
 	t.Helper()
 	p.limitTo(t, maps.Rates{Out: rate})
 }
 
-func (p *paced) limitTo(t *testing.T, rates maps.Rates) {
+func (p *ratedPod) limitTo(t *testing.T, rates maps.Rates) {
 	t.Helper()
 	pod := maps.Pod{
 		Addrs: []netip.Addr{netip.MustParseAddr(pod4), netip.MustParseAddr(pod6)}, Index: 1,
@@ -80,12 +80,12 @@ func (p *paced) limitTo(t *testing.T, rates maps.Rates) {
 }
 
 // pace returns the pod's counters, and sets when it may send next unless that is zero.
-func (p *paced) pace(t *testing.T, next uint64) (row bpf.MapsPodPace) {
+func (p *ratedPod) pace(t *testing.T, next uint64) (row bpf.MapsPodPace) {
 	t.Helper()
 	return p.paceOf(t, bpf.MapsPaceKindPACE_OUT, next)
 }
 
-func (p *paced) paceOf(t *testing.T, kind bpf.MapsPaceKind, next uint64) (row bpf.MapsPodPace) {
+func (p *ratedPod) paceOf(t *testing.T, kind bpf.MapsPaceKind, next uint64) (row bpf.MapsPodPace) {
 	t.Helper()
 	index := bpf.MapsPaceKey{Ifindex: 1, Kind: uint32(kind)}
 	if next > 0 {
@@ -101,14 +101,14 @@ func (p *paced) paceOf(t *testing.T, kind bpf.MapsPaceKind, next uint64) (row bp
 }
 
 // send has the pod send a frame, and returns the departure time it was given; 0 for none.
-func (p *paced) send(t *testing.T, frame []byte, gso uint32) (verdict string, at uint64) {
+func (p *ratedPod) send(t *testing.T, frame []byte, gso uint32) (verdict string, at uint64) {
 	t.Helper()
 	verdict, out, _ := p.try(t, "tc_from_pod", skbtimed{GsoSize: gso}, frame)
 	return verdict, out.Tstamp
 }
 
 // try runs a program on a frame, and returns the verdict, the context and the frame afterward.
-func (p *paced) try(t *testing.T, program string, in skbtimed, frame []byte) (verdict string, out skbtimed, after []byte) {
+func (p *ratedPod) try(t *testing.T, program string, in skbtimed, frame []byte) (verdict string, out skbtimed, after []byte) {
 	t.Helper()
 	run := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: in, ContextOut: &out}
 	var code uint32

@@ -17,7 +17,7 @@ import (
 )
 
 // events returns the event reader, watching for w.
-func (w *world) events(t *testing.T, watch maps.Watch) *datapath.Events {
+func (w *bareNode) events(t *testing.T, watch maps.Watch) *datapath.Events {
 	t.Helper()
 	events, err := datapath.NewEvents(w.maps)
 	if err != nil {
@@ -30,8 +30,8 @@ func (w *world) events(t *testing.T, watch maps.Watch) *datapath.Events {
 	return events
 }
 
-// told returns the pending events, as text.
-func told(t *testing.T, events *datapath.Events) (list []string) {
+// eventsText returns the pending events, as text.
+func eventsText(t *testing.T, events *datapath.Events) (list []string) {
 	t.Helper()
 	var e maps.Event
 	for {
@@ -62,8 +62,8 @@ func eventText(e *maps.Event) string {
 	return b.String()
 }
 
-// hookNumber returns the number of a world's hook.
-func (w *world) hookNumber() bpf.MapsHook {
+// hookNumber returns the number of a node's hook.
+func (w *bareNode) hookNumber() bpf.MapsHook {
 	if w.name == "xdp" {
 		return bpf.MapsHookHOOK_XDP
 	}
@@ -74,7 +74,7 @@ const everything = ^uint64(0)
 
 // Drops and the choice of a backend make events; other packets of a flow do not.
 func TestEvents(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
 		w.service(t, f.any+":30054", udp, maps.NodePort, "", true)
 		client, at := f.client+":4000", w.hookNumber()
@@ -116,7 +116,7 @@ func TestEvents(t *testing.T) {
 			events := w.events(t, tt.watch)
 			w.run(t, w.in, first)
 			w.run(t, w.in, nobody)
-			if have := told(t, events); fmt.Sprint(have) != fmt.Sprint(tt.want) {
+			if have := eventsText(t, events); fmt.Sprint(have) != fmt.Sprint(tt.want) {
 				t.Errorf("%s: told %q, want %q", tt.name, have, tt.want)
 			}
 			if err := events.Close(); err != nil {
@@ -128,7 +128,7 @@ func TestEvents(t *testing.T) {
 }
 
 // forgetPending deletes the flows that are not established.
-func (w *world) forgetPending(t *testing.T) {
+func (w *bareNode) forgetPending(t *testing.T) {
 	t.Helper()
 	var key bpf.MapsFlow
 	for w.maps.CtPending.NextKey(nil, &key) == nil {
@@ -141,7 +141,7 @@ func (w *world) forgetPending(t *testing.T) {
 // Packets of an established flow make no events, and nothing does once nobody has asked for a
 // while.
 func TestEventsOfFlows(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
 		client, pod := f.client+":4000", f.pod+":53"
 		events := w.events(t, maps.Watch{Reasons: everything})
@@ -151,14 +151,14 @@ func TestEventsOfFlows(t *testing.T) {
 				w.run(t, w.out, packet{from: pod, to: client, proto: udp}.bytes())
 			}
 		}
-		if have := told(t, events); len(have) != 1 {
+		if have := eventsText(t, events); len(have) != 1 {
 			t.Errorf("told %q, want only the choice", have)
 		}
 		if err := w.maps.Watch.Put(uint32(0), maps.Watch{Reasons: everything, Until: 1}); err != nil {
 			t.Fatal(err)
 		}
 		w.run(t, w.in, packet{from: f.client + ":4001", to: f.node + ":30053", proto: udp}.bytes())
-		if have := told(t, events); len(have) != 0 {
+		if have := eventsText(t, events); len(have) != 0 {
 			t.Errorf("told %q although nobody asked", have)
 		}
 	})
@@ -166,7 +166,7 @@ func TestEventsOfFlows(t *testing.T) {
 
 // A drop on the way out says so.
 func TestEventLeaving(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		if w.out == "" {
 			return
 		}
@@ -178,7 +178,7 @@ func TestEventLeaving(t *testing.T) {
 		w.step(t, step{name: "answer", leaving: true, in: packet{from: pod, to: client, proto: udp}, drop: "source-range"})
 		bare := func(text string) string { return netip.MustParseAddrPort(text).String() }
 		want := fmt.Sprintf("[1/%d dropped leaving %s > %s = %s > %s]", bpf.MapsReasonREASON_SOURCE_RANGE, bare(pod), bare(client), bare(f.vip+":53"), bare(client))
-		if have := told(t, events); fmt.Sprint(have) != want {
+		if have := eventsText(t, events); fmt.Sprint(have) != want {
 			t.Errorf("told %q, want %q", have, want)
 		}
 	})
@@ -187,7 +187,7 @@ func TestEventLeaving(t *testing.T) {
 // In a flood only some drops make events, and the rest are counted as lost; choices still make
 // events.
 func TestEventFlood(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
 		w.service(t, f.vip+":53", udp, maps.ClusterIP, f.pod+":53", true)
 		events := w.events(t, maps.Watch{Reasons: everything})
@@ -204,7 +204,7 @@ func TestEventFlood(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		list := told(t, events)
+		list := eventsText(t, events)
 		drops := len(list) - 1
 		if !strings.Contains(list[drops], "/0 ") {
 			t.Errorf("the last of %d is %q, want the choice", len(list), list[drops])
@@ -245,7 +245,7 @@ func TestEventsCostNothing(t *testing.T) {
 }
 
 // repeat runs a program on a packet that it leaves unchanged, the given number of times.
-func (w *world) repeat(t *testing.T, frame []byte, times uint32) {
+func (w *bareNode) repeat(t *testing.T, frame []byte, times uint32) {
 	t.Helper()
 	err := w.do(func() error {
 		return rig.WithoutSignals(func() error {

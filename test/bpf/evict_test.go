@@ -14,7 +14,7 @@ import (
 )
 
 // shrink replaces a map by one with this many rows, and loads the programs over it.
-func (w *world) shrink(t *testing.T, name string, rows uint32) {
+func (w *bareNode) shrink(t *testing.T, name string, rows uint32) {
 	t.Helper()
 	specs, err := bpf.LoadMaps()
 	if err != nil {
@@ -27,13 +27,13 @@ func (w *world) shrink(t *testing.T, name string, rows uint32) {
 	}
 	at := map[string]**ebpf.Map{"ct_pending": &w.maps.CtPending, "affinity": &w.maps.Affinity, "frags": &w.maps.Frags}[name]
 	(*at).Close()
-	w.ground.spoilt = true
+	w.loaded.spoiled = true
 	*at = small
 	w.reload(t, w.hook)
 }
 
 // lruCounts returns the counts of an LRU map, and how many rows were made in it and not deleted.
-func (w *world) lruCounts(t *testing.T, name string) (c maps.LruCounts, kept uint64) {
+func (w *bareNode) lruCounts(t *testing.T, name string) (c maps.LruCounts, kept uint64) {
 	t.Helper()
 	m := map[string]*ebpf.Map{"ct_pending": w.maps.CtPending, "affinity": w.maps.Affinity, "frags": w.maps.Frags}[name]
 	c, err := maps.TakeLruCounts(w.maps.LruStats, m, name)
@@ -66,7 +66,7 @@ func (f family) nth(n int) netip.Addr {
 // A flood of first packets evicts only rows of its own kind, and every evicted row is counted.
 func TestFloodIsCounted(t *testing.T) {
 	const room, flood = 128, 300
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.shrink(t, "ct_pending", room)
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", false)
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
@@ -104,7 +104,7 @@ func TestFloodIsCounted(t *testing.T) {
 // Rows that are deleted count as evicted by nobody: those of a client that resets, and of one that
 // is no longer in a source range.
 func TestNothingIsEvicted(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
 		for n := range 50 {
 			from := netip.AddrPortFrom(f.nth(n), 4000).String()
@@ -122,7 +122,7 @@ func TestNothingIsEvicted(t *testing.T) {
 // backend. A client whose affinity has lapsed still has its row.
 func TestClientsArePushedOut(t *testing.T) {
 	const room, clients = 128, 300
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.shrink(t, "affinity", room)
 		index := w.addAffinity(t, f)
 		for n := range clients {
@@ -151,7 +151,7 @@ func TestClientsArePushedOut(t *testing.T) {
 // More fragmented datagrams than there are rows.
 func TestDatagramsArePushedOut(t *testing.T) {
 	const room, datagrams = 128, 300
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.shrink(t, "frags", room)
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
 		for n := range uint32(datagrams) {
@@ -170,7 +170,7 @@ func TestDatagramsArePushedOut(t *testing.T) {
 // all flows.
 func TestLruCountsWhileFlowsComeAndGo(t *testing.T) {
 	rig.Root(t)
-	w, f := newWorld(t, hooks()[0]), families()["v4"]
+	w, f := newBareNode(t, hooks()[0]), families()["v4"]
 	w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
 	done := make(chan error)
 	go func() {

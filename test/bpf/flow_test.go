@@ -12,13 +12,13 @@ import (
 
 // session is a TCP flow through a service's frontend to a backend on another node.
 type session struct {
-	w                 *world
+	w                 *bareNode
 	client, vip, snat string
 	pod               string
 }
 
 // dial sends the first packet of a flow, and fails unless the flow gets a port.
-func (w *world) dial(t *testing.T, f family, client, vip, pod string) *session {
+func (w *bareNode) dial(t *testing.T, f family, client, vip, pod string) *session {
 	t.Helper()
 	l := &session{w: w, client: client, vip: vip, pod: pod}
 	verdict, out := w.run(t, w.in, packet{from: client, to: vip, proto: tcp, flags: syn}.bytes())
@@ -52,7 +52,7 @@ func (l *session) shake(t *testing.T) {
 }
 
 // forget deletes a row of a map, as the LRU does when it needs the room.
-func (w *world) forget(t *testing.T, m *ebpf.Map, from, to string, proto byte) {
+func (w *bareNode) forget(t *testing.T, m *ebpf.Map, from, to string, proto byte) {
 	t.Helper()
 	key := flowOf(from, to, proto)
 	if err := m.Delete(&key); err != nil {
@@ -60,7 +60,7 @@ func (w *world) forget(t *testing.T, m *ebpf.Map, from, to string, proto byte) {
 	}
 }
 
-func (w *world) expectRows(t *testing.T, open, half int) {
+func (w *bareNode) expectRows(t *testing.T, open, half int) {
 	t.Helper()
 	if o, h := w.rows(t); o != open || h != half {
 		t.Fatalf("%d rows are established and %d half open, want %d and %d", o, h, open, half)
@@ -70,7 +70,7 @@ func (w *world) expectRows(t *testing.T, open, half int) {
 // A flow whose rows were evicted before it was established continues unchanged, unless another flow
 // has got its port.
 func TestPushedOut(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 		l := w.dial(t, f, f.client+":4000", f.node+":30080", f.pod+":8080")
 		l.reply(t, "answer", syn|ack, 1000)
@@ -96,7 +96,7 @@ func TestPushedOut(t *testing.T) {
 // ever gets packets of the other, and the one that lost the port gets another.
 func TestPortTaken(t *testing.T) {
 	for _, promoted := range []bool{false, true} {
-		each(t, func(t *testing.T, w *world, f family) {
+		each(t, func(t *testing.T, w *bareNode, f family) {
 			w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 			first := w.dial(t, f, f.client+":4000", f.node+":30080", f.pod+":8080")
 			first.reply(t, "answer", syn|ack, 1000)
@@ -131,7 +131,7 @@ func TestPortTaken(t *testing.T) {
 }
 
 // dialOnce is dial, but forgets the flow again unless it gets a certain port.
-func (w *world) dialOnce(t *testing.T, f family, client, vip, pod, port string) *session {
+func (w *bareNode) dialOnce(t *testing.T, f family, client, vip, pod, port string) *session {
 	t.Helper()
 	verdict, out := w.run(t, w.in, packet{from: client, to: vip, proto: tcp, flags: syn}.bytes())
 	if verdict != "pass" {
@@ -148,7 +148,7 @@ func (w *world) dialOnce(t *testing.T, f family, client, vip, pod, port string) 
 // A reset ends a flow: at once if it is not established, and as soon as the client dials again if
 // it is.
 func TestResets(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 		client, vip, pod := f.client+":4000", f.node+":30080", f.pod+":8080"
 		l := w.dial(t, f, client, vip, pod)
@@ -191,7 +191,7 @@ func TestResets(t *testing.T) {
 // If a server's SYN-ACK comes for a flow that has ended, it answers another connection, which got
 // the flow's port elsewhere. While the flow may still go on, the SYN-ACK may just be late.
 func TestEndedPort(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 		client, vip, pod := f.client+":4000", f.node+":30080", f.pod+":8080"
 		end := func(l *session) {
@@ -228,7 +228,7 @@ func TestEndedPort(t *testing.T) {
 }
 
 // empty forgets every flow.
-func (w *world) empty(t *testing.T) {
+func (w *bareNode) empty(t *testing.T) {
 	t.Helper()
 	for _, m := range []*ebpf.Map{w.maps.Ct, w.maps.CtPending} {
 		var key [40]byte
@@ -248,7 +248,7 @@ func (w *world) empty(t *testing.T) {
 func TestClusterIP(t *testing.T) {
 	allowed := standardConfig()
 	allowed.ExternalClusterip = 1
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.vip+":80", tcp, maps.ClusterIP, f.pod+":8080", true)
 		for _, flags := range []byte{syn, ack, rst} {
 			w.step(t, step{name: "refused", in: packet{from: f.client + ":4000", to: f.vip + ":80", proto: tcp, flags: flags}, drop: "cluster-ip"})
@@ -256,7 +256,7 @@ func TestClusterIP(t *testing.T) {
 		w.step(t, step{name: "another port", in: packet{from: f.client + ":4000", to: f.vip + ":81", proto: tcp, flags: syn}})
 		w.step(t, step{name: "the pod", in: packet{from: f.client + ":4000", to: f.pod + ":8080", proto: tcp, flags: syn}})
 	})
-	eachWith(t, allowed, func(t *testing.T, w *world, f family) {
+	eachWith(t, allowed, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.vip+":80", tcp, maps.ClusterIP, f.pod+":8080", true)
 		in := packet{from: f.client + ":4000", to: f.vip + ":80", proto: tcp, flags: syn}
 		w.step(t, step{name: "allowed", in: in, want: packet{from: in.from, to: f.pod + ":8080", proto: tcp, flags: syn}})

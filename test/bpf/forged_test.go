@@ -12,17 +12,17 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// forgery is a world with the victim, a Service at the family's virtual address, and another Service
+// forgery is a node with the victim, a Service at the family's virtual address, and another Service
 // of which an accomplice is the backend, on the same node.
 type forgery struct {
-	*world
+	*bareNode
 	f          family
 	m          wrapping
 	accomplice string
 	dialed     packet // what the victim's client sends
 }
 
-func newForgery(t *testing.T, w *world, f family, m wrapping, proto byte) *forgery {
+func newForgery(t *testing.T, w *bareNode, f family, m wrapping, proto byte) *forgery {
 	accomplice := map[string]string{"0.0.0.0": "10.244.1.66", "[::]": "[fd02::66]"}[f.any] + ":6666"
 	w.service(t, f.any+":30081", proto, maps.NodePort, accomplice, true)
 	w.hosts(t, accomplice)
@@ -44,7 +44,7 @@ func eachForgery(t *testing.T, story func(t *testing.T, g *forgery)) {
 	t.Helper()
 	for _, m := range wrappings() {
 		for _, proto := range []byte{tcp, udp} {
-			eachTC(t, func(t *testing.T, w *world, f family) { story(t, newForgery(t, w, f, m, proto)) })
+			eachTC(t, func(t *testing.T, w *bareNode, f family) { story(t, newForgery(t, w, f, m, proto)) })
 		}
 	}
 }
@@ -161,7 +161,7 @@ func TestGeneveFromAnyPort(t *testing.T) {
 		if m.name != "geneve" {
 			continue
 		}
-		eachWith(t, config, func(t *testing.T, w *world, f family) {
+		eachWith(t, config, func(t *testing.T, w *bareNode, f family) {
 			g := newForgery(t, w, f, m, tcp)
 			pod := g.f.pod + ":8080"
 			want := g.dialed
@@ -207,7 +207,7 @@ func TestForwardsNotAccepted(t *testing.T) {
 	config := standardConfig()
 	config.DsrAccept = 0
 	for _, m := range wrappings() {
-		eachWith(t, config, func(t *testing.T, w *world, f family) {
+		eachWith(t, config, func(t *testing.T, w *bareNode, f family) {
 			g := newForgery(t, w, f, m, tcp)
 			g.unwrapped(t, "forwarded", m.make(f.snat, f.pod+":8080", g.dialed.bytes()), packet{}, "next")
 		})
@@ -215,7 +215,7 @@ func TestForwardsNotAccepted(t *testing.T) {
 }
 
 // leave takes the last added service's backend away.
-func (w *world) leave(t *testing.T, backend string) {
+func (w *bareNode) leave(t *testing.T, backend string) {
 	t.Helper()
 	at := netip.MustParseAddrPort(backend)
 	if err := w.tables.Svcs.Delete([]maps.SvcKey{maps.HostedKey(at, w.services), maps.HostedAddrKey(at.Addr())}); err != nil {
@@ -281,7 +281,7 @@ func forgedByPod(pod, other string, f family) map[string]struct {
 // not checked; and its own tunnels get through.
 func TestForgedByPods(t *testing.T) {
 	for _, unchecked := range []bool{false, true} {
-		w := newPodWorld(t, standardConfig(), unchecked)
+		w := newBareNodeTwoPods(t, standardConfig(), unchecked)
 		for name, f := range families() {
 			w.service(t, f.vip+":80", tcp, maps.LoadBalancer, "", false)
 			w.service(t, f.any+":30080", tcp, maps.NodePort, "", false)

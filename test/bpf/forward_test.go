@@ -20,8 +20,8 @@ func quick() bpf.MapsPacketConfig {
 	return config
 }
 
-// eachSite runs a story of forwarding with tc, and with XDP and tc behind it.
-func eachSite(t *testing.T, story func(t *testing.T, s *site, f family)) {
+// eachRouterNode runs a story of forwarding with tc, and with XDP and tc behind it.
+func eachRouterNode(t *testing.T, story func(t *testing.T, s *routerNode, f family)) {
 	t.Helper()
 	rig.Root(t)
 	both := hooks()
@@ -29,7 +29,7 @@ func eachSite(t *testing.T, story func(t *testing.T, s *site, f family)) {
 		for version, f := range families() {
 			t.Run(name+" "+version, func(t *testing.T) {
 				t.Parallel()
-				story(t, newSite(t, f, quick(), on...), f)
+				story(t, newRouterNode(t, f, quick(), on...), f)
 			})
 		}
 	}
@@ -56,7 +56,7 @@ func (c *call) reply(t *testing.T, flags byte, seq uint32) {
 }
 
 // establish establishes a TCP flow between a client and a backend, each behind a wire.
-func establish(t *testing.T, s *site, f family, outside, inside *wire) *call {
+func establish(t *testing.T, s *routerNode, f family, outside, inside *wire) *call {
 	t.Helper()
 	s.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 	c := &call{client: f.client + ":4000", vip: f.node + ":30080", pod: f.pod + ":8080", snat: f.snat + ":0", proto: tcp,
@@ -74,7 +74,7 @@ func establish(t *testing.T, s *site, f family, outside, inside *wire) *call {
 
 // Between devices, tc forwards frames with new link addresses and one hop less, in both directions.
 func TestForward(t *testing.T) {
-	eachSite(t, func(t *testing.T, s *site, f family) {
+	eachRouterNode(t, func(t *testing.T, s *routerNode, f family) {
 		establish(t, s, f, s.wire(t, "outside"), s.wire(t, "inside"))
 	})
 }
@@ -82,7 +82,7 @@ func TestForward(t *testing.T) {
 // If a flow is given up before it was established, its backend's row goes too, whichever program
 // deletes it.
 func TestForwardReset(t *testing.T) {
-	eachSite(t, func(t *testing.T, s *site, f family) {
+	eachRouterNode(t, func(t *testing.T, s *routerNode, f family) {
 		outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
 		s.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 		outside.reach(t, f.client, true)
@@ -101,7 +101,7 @@ func TestHairpin(t *testing.T) {
 	for _, h := range hooks() {
 		for version, f := range families() {
 			t.Run(h.name+" "+version, func(t *testing.T) {
-				s := newSite(t, f, quick(), h)
+				s := newRouterNode(t, f, quick(), h)
 				w := s.wire(t, "outside")
 				if h.name == "xdp" {
 					s.block(t, w)
@@ -114,7 +114,7 @@ func TestHairpin(t *testing.T) {
 
 // A packet with no hops left is dropped, and counted.
 func TestHops(t *testing.T) {
-	eachSite(t, func(t *testing.T, s *site, f family) {
+	eachRouterNode(t, func(t *testing.T, s *routerNode, f family) {
 		outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
 		c := establish(t, s, f, outside, inside)
 		p := packet{from: c.client, to: c.vip, proto: tcp, flags: ack, ack: 1001}
@@ -131,7 +131,7 @@ func TestHops(t *testing.T) {
 // As long as a neighbor is not resolved, the kernel asks for it, and no packet is lost; then the
 // row has it.
 func TestNeighbour(t *testing.T) {
-	eachSite(t, func(t *testing.T, s *site, f family) {
+	eachRouterNode(t, func(t *testing.T, s *routerNode, f family) {
 		outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
 		s.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", false)
 		bits := map[string]string{"0.0.0.0": "/32", "[::]": "/128"}[f.any]
@@ -154,7 +154,7 @@ func TestNeighbour(t *testing.T) {
 
 // A changed route is followed within a tick.
 func TestRouteChanges(t *testing.T) {
-	eachSite(t, func(t *testing.T, s *site, f family) {
+	eachRouterNode(t, func(t *testing.T, s *routerNode, f family) {
 		outside, inside, other := s.wire(t, "outside"), s.wire(t, "inside"), s.wire(t, "other")
 		c := establish(t, s, f, outside, inside)
 		other.reach(t, f.pod, true)
@@ -170,7 +170,7 @@ func TestRouteChanges(t *testing.T) {
 // A packet too large for a link is dropped and counted, unless it may be fragmented: then the stack
 // does that, whether or not the packet has this node's address by then.
 func TestLinkTakesLess(t *testing.T) {
-	eachSite(t, func(t *testing.T, s *site, f family) {
+	eachRouterNode(t, func(t *testing.T, s *routerNode, f family) {
 		outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
 		inside.setMTU(t, 1400)
 		snatAddr := netip.MustParseAddr(host(f.snat)) // a source that the stack takes from no other host
@@ -212,7 +212,7 @@ func TestTranslatedOnce(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			config := quick()
 			config.SnatFirst, config.SnatLast = 40000, 40000
-			s := newSite(t, f, config, hooks()[:1]...)
+			s := newRouterNode(t, f, config, hooks()[:1]...)
 			outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
 			outside.reach(t, f.client, true)
 			inside.reach(t, f.pod, true)
@@ -231,7 +231,7 @@ func TestTranslatedOnce(t *testing.T) {
 
 // The stack finds the way to a backend on this node, because the pod network has its own rules.
 func TestStackFindsPods(t *testing.T) {
-	eachSite(t, func(t *testing.T, s *site, f family) {
+	eachRouterNode(t, func(t *testing.T, s *routerNode, f family) {
 		outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
 		s.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
 		outside.reach(t, f.client, true)
@@ -256,10 +256,10 @@ func (w *wire) wantPieces(t *testing.T, p packet, lengths ...int) {
 	for i, length := range lengths {
 		frame := w.next(t, readTimeout)
 		if len(frame) != 14+length {
-			t.Fatalf("piece %d has %d bytes, want %d: %x; counted: %v", i, len(frame), 14+length, frame, w.site.reasons(t))
+			t.Fatalf("piece %d has %d bytes, want %d: %x; counted: %v", i, len(frame), 14+length, frame, w.router.reasons(t))
 		}
 		if i == 0 && strings.HasSuffix(p.from, ":0") {
-			p.from = strings.TrimSuffix(p.from, "0") + portOf(frame, w.site.f)
+			p.from = strings.TrimSuffix(p.from, "0") + portOf(frame, w.router.f)
 		}
 		flags := binary.BigEndian.Uint16(frame[14+6:])
 		if int(flags&0x1fff)*8 != len(content) || (flags&0x2000 == 0) != (i == len(lengths)-1) {

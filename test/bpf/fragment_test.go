@@ -27,7 +27,7 @@ func split(d datagram, size int, id uint32) []datagram {
 }
 
 // passes runs a fragment and checks the fragment that goes on.
-func (w *world) passes(t *testing.T, name, program string, in, want datagram) {
+func (w *bareNode) passes(t *testing.T, name, program string, in, want datagram) {
 	t.Helper()
 	verdict, out := w.run(t, program, in.bytes())
 	if verdict != "pass" {
@@ -43,7 +43,7 @@ var orders = [][]int{{0, 1, 2, 3}, {0, 3, 2, 1}, {0, 2, 1, 3, 2}, {0, 0, 1, 3}}
 // The later fragments of a datagram go where the first goes, in whatever order: half open and
 // established, in both directions, with checksums and without.
 func TestFragments(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.sumUp(t, true)
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
 		client, node, pod := f.client+":4000", f.node+":30053", f.pod+":53"
@@ -69,7 +69,7 @@ func TestFragments(t *testing.T) {
 
 // The same for a backend on another node, whose replies come in.
 func TestRemoteFragments(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.sumUp(t, true)
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", false)
 		client, node, pod := f.client+":4000", f.node+":30053", f.pod+":53"
@@ -91,7 +91,7 @@ func TestRemoteFragments(t *testing.T) {
 // Fragments of unknown datagrams pass unchanged, and so do those of a datagram long past, of
 // another protocol or between other hosts. None of them creates a flow.
 func TestStrayFragments(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
 		w.service(t, f.any+":30054", udp, maps.NodePort, "", true)
 		client, node, pod := f.client+":4000", f.node+":30053", f.pod+":53"
@@ -126,7 +126,7 @@ func TestStrayFragments(t *testing.T) {
 }
 
 // age makes every datagram older.
-func (w *world) age(t *testing.T, ticks uint32) {
+func (w *bareNode) age(t *testing.T, ticks uint32) {
 	t.Helper()
 	var key bpf.MapsDatagram
 	var value bpf.MapsDatagramFlow
@@ -141,7 +141,7 @@ func (w *world) age(t *testing.T, ticks uint32) {
 // A first fragment that ends within the TCP header has no checksum that could be updated: if it is
 // for a service it is dropped, otherwise it is left to the stack.
 func TestTinyFragments(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
 		segment := func(to string) []byte {
 			return packet{from: f.client + ":4000", to: to, proto: tcp, flags: syn}.bytes()
@@ -165,7 +165,7 @@ func TestTinyFragments(t *testing.T) {
 // A row that was overwritten for another flow while it was read says nothing, not even where its
 // packets are translated: packets without ports are then dropped like those with ports.
 func TestTornWithoutPorts(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
 		client, node, pod := f.client+":4000", f.node+":30053", f.pod+":53"
 		tear := func(flow bpf.MapsFlow, flags uint8) {

@@ -12,8 +12,8 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// tellRangeEpochs has the programs believe that source ranges of load balancers last changed in a tick.
-func (w *world) tellRangeEpochs(t *testing.T, changed uint32) {
+// setRangeEpoch has the programs believe that source ranges of load balancers last changed in a tick.
+func (w *bareNode) setRangeEpoch(t *testing.T, changed uint32) {
 	t.Helper()
 	if err := w.maps.RangeEpochs.Put(uint32(0), maps.RangeEpoch{Changed: changed}); err != nil {
 		t.Fatal(err)
@@ -25,7 +25,7 @@ func (w *world) tellRangeEpochs(t *testing.T, changed uint32) {
 type guardCase struct {
 	name                 string
 	seen, changed, until int32
-	judged               bool
+	checked              bool
 }
 
 func guardCases() []guardCase {
@@ -61,7 +61,7 @@ type guardedEnd struct {
 
 // guardedEnds returns those of flows to a backend on another node and on this one, on the short
 // path and on the long one.
-func (w *world) guardedEnds(f family) (list []guardedEnd) {
+func (w *bareNode) guardedEnds(f family) (list []guardedEnd) {
 	client, vip, pod, snat := f.client+":4000", guardedIn(f).vip+":53", f.pod+":53", f.snat+":61000"
 	add := func(name, program, from, to string, row bpf.MapsCtEntry, flags uint8) {
 		if program == "" {
@@ -95,23 +95,23 @@ func (w *world) guardedEnds(f family) (list []guardedEnd) {
 // vouches that nobody changed the ranges since the previous packet. While the flow is not
 // established they look with every packet, except for a flow whose backend answers directly, once
 // the client has sent more.
-func TestRangesAreJudged(t *testing.T) {
+func TestRangesAreChecked(t *testing.T) {
 	config := standardConfig()
 	config.TickShift = 31
-	eachWith(t, config, func(t *testing.T, w *world, f family) {
+	eachWith(t, config, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, guardedIn(f).vip+":53", udp, maps.LoadBalancer, f.pod+":53", false)
 		w.guard(t, guardedIn(f).elsewhere)
 		now := w.tick(t, f.client+":1", f.node+":1")
 		for _, end := range w.guardedEnds(f) {
 			for _, tt := range guardCases() {
-				w.tell(t, now-1<<20-9, now+uint32(tt.until))
-				w.tellRangeEpochs(t, now+uint32(tt.changed))
+				w.setRouteEpoch(t, now-1<<20-9, now+uint32(tt.until))
+				w.setRangeEpoch(t, now+uint32(tt.changed))
 				for _, m := range []*ebpf.Map{w.maps.Ct, w.maps.CtPending} {
 					half, direct := m == w.maps.CtPending, end.row.Flags&maps.DirectMask != 0
 					if direct && !half {
 						continue // it has no row there
 					}
-					want := tt.judged || half && (!direct || end.row.State < uint8(bpf.MapsCtStateCT_OPEN))
+					want := tt.checked || half && (!direct || end.row.State < uint8(bpf.MapsCtStateCT_OPEN))
 					row := end.row
 					row.Seen = now + uint32(tt.seen)
 					if cut := w.cuts(t, m, end, row); cut != want {
@@ -124,7 +124,7 @@ func TestRangesAreJudged(t *testing.T) {
 }
 
 // cuts reports whether a packet ended its flow because its client is in no range.
-func (w *world) cuts(t *testing.T, m *ebpf.Map, end guardedEnd, row bpf.MapsCtEntry) bool {
+func (w *bareNode) cuts(t *testing.T, m *ebpf.Map, end guardedEnd, row bpf.MapsCtEntry) bool {
 	t.Helper()
 	w.empty(t)
 	flow := flowOf(end.from, end.to, end.proto)
@@ -141,13 +141,13 @@ func (w *world) cuts(t *testing.T, m *ebpf.Map, end guardedEnd, row bpf.MapsCtEn
 
 // watchman is the part of an agent that tells the programs of changes.
 type watchman struct {
-	*world
+	*bareNode
 	ways        *datapath.Ways
 	rangeEpochs *datapath.RangeEpochs
 	end         guardedEnd
 }
 
-func (w *world) watchman(t *testing.T, f family) *watchman {
+func (w *bareNode) watchman(t *testing.T, f family) *watchman {
 	t.Helper()
 	ways, err := datapath.NewRouteEpoch(w.maps)
 	if err != nil {
@@ -203,7 +203,7 @@ func TestRangeEpochsOfTheAgent(t *testing.T) {
 	}
 	config := standardConfig()
 	config.TickShift = uint16(tick.Shift)
-	eachWith(t, config, func(t *testing.T, w *world, f family) {
+	eachWith(t, config, func(t *testing.T, w *bareNode, f family) {
 		if (f.any == "0.0.0.0") != (w.hook.name == "tc") {
 			return // this takes seconds, and the agent tells both families at once
 		}

@@ -12,7 +12,7 @@ import (
 // IPv4-mapped IPv6 addresses never appear on the wire. A packet with such addresses must not pass
 // for an IPv4 packet, whose rows have the same keys.
 func TestMappedAddresses(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
 		for _, s := range []step{
 			{name: "the source", in: packet{from: "[::ffff:198.51.100.7]:4000", to: "[2001:db8::1]:30080", proto: tcp, flags: syn}},
@@ -27,7 +27,7 @@ func TestMappedAddresses(t *testing.T) {
 
 // Link-layer multicast and broadcast frames are not forwarded, whatever IP address they contain.
 func TestGroups(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
 		p := packet{from: f.client + ":4000", to: f.node + ":30080", proto: tcp, flags: syn}
 		for name, mac := range map[string]string{"a group": "\x01\x00\x5e\x00\x00\x01", "all": "\xff\xff\xff\xff\xff\xff"} {
@@ -40,7 +40,7 @@ func TestGroups(t *testing.T) {
 
 // Padding after a packet is not part of what an error quotes.
 func TestQuoteBeforePadding(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
 		client, node, pod := f.client+":4000", f.node+":30080", f.pod+":8080"
 		came, left := packet{from: client, to: node, proto: tcp, flags: syn}, packet{from: client, to: pod, proto: tcp, flags: syn}
@@ -62,7 +62,7 @@ func TestQuoteBeforePadding(t *testing.T) {
 
 // A client whose first acknowledgment got lost may establish a flow with its FIN.
 func TestEstablishedByItsEnd(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 		l := w.dial(t, f, f.client+":4000", f.node+":30080", f.pod+":8080")
 		l.reply(t, "answer", syn|ack, 1000)

@@ -36,7 +36,7 @@ type errorCase struct {
 }
 
 // errors tries every kind of error, quoting as little and as much as possible.
-func (w *world) errors(t *testing.T, name string, f family, c errorCase) {
+func (w *bareNode) errors(t *testing.T, name string, f family, c errorCase) {
 	t.Helper()
 	program := w.in
 	if c.leaving {
@@ -71,7 +71,7 @@ func (w *world) errors(t *testing.T, name string, f family, c errorCase) {
 }
 
 // dump returns the rows of flows, to see whether something has changed them.
-func (w *world) dump(t *testing.T) map[bpf.MapsFlow]bpf.MapsCtEntry {
+func (w *bareNode) dump(t *testing.T) map[bpf.MapsFlow]bpf.MapsCtEntry {
 	t.Helper()
 	rows := map[bpf.MapsFlow]bpf.MapsCtEntry{}
 	var key bpf.MapsFlow
@@ -91,7 +91,7 @@ func (w *world) dump(t *testing.T) map[bpf.MapsFlow]bpf.MapsCtEntry {
 // Errors about either direction of a flow to another node reach the sender, quoting the packet as
 // it was sent. They leave no trace.
 func TestErrorsOfRemoteFlows(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		for _, proto := range []byte{tcp, udp, sctp} {
 			w.sumUp(t, proto != sctp)
 			w.service(t, f.any+":30080", proto, maps.NodePort, f.pod+":8080", false)
@@ -135,7 +135,7 @@ func TestErrorsOfRemoteFlows(t *testing.T) {
 // A backend on this node keeps the client's address; errors from it or from the stack leave with
 // the service's address.
 func TestErrorsOfLocalFlows(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.sumUp(t, true)
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
 		client, node, pod := f.client+":4000", f.node+":30053", f.pod+":53"
@@ -160,7 +160,7 @@ func TestErrorsOfLocalFlows(t *testing.T) {
 
 // ICMP that is not an error about a packet, or is truncated before the ports, is left to the stack.
 func TestOtherICMP(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 		came := packet{from: f.client + ":4000", to: f.node + ":30080", proto: tcp, flags: syn}
 		_, out := w.run(t, w.in, came.bytes())

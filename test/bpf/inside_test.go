@@ -13,7 +13,7 @@ import (
 )
 
 // leaves routes everything that the node sends through a device of its own that is served.
-func (w *world) leaves(t *testing.T) {
+func (w *bareNode) leaves(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
 		if err := w.netns.SetSysctl(name, "1"); err != nil {
@@ -41,7 +41,7 @@ func (w *world) leaves(t *testing.T) {
 }
 
 // serves has answers get their source rewritten on these wires, and on no others.
-func (s *site) serves(t *testing.T, wires ...*wire) {
+func (s *routerNode) serves(t *testing.T, wires ...*wire) {
 	t.Helper()
 	served := map[uint32]bool{}
 	for _, w := range wires {
@@ -65,8 +65,8 @@ func givingBack() []wrapping {
 	return slices.DeleteFunc(wrappings(), func(m wrapping) bool { return m.mode == uint8(bpf.MapsDsrModeDSR_OPT) })
 }
 
-// eachSlowSite is eachWrapping for the given wrappings, with ticks longer than a test.
-func eachSlowSite(t *testing.T, list []wrapping, story func(t *testing.T, s *site, f family, m wrapping)) {
+// eachSlowRouterNode is eachWrapping for the given wrappings, with ticks longer than a test.
+func eachSlowRouterNode(t *testing.T, list []wrapping, story func(t *testing.T, s *routerNode, f family, m wrapping)) {
 	t.Helper()
 	rig.Root(t)
 	config := standardConfig()
@@ -75,7 +75,7 @@ func eachSlowSite(t *testing.T, list []wrapping, story func(t *testing.T, s *sit
 	for _, m := range list {
 		for name, on := range map[string][]hook{"tc": both[:1], "xdp and tc": {both[1], both[0]}} {
 			for version, f := range families() {
-				t.Run(m.name+" "+name+" "+version, func(t *testing.T) { story(t, newSite(t, f, config, on...), f, m) })
+				t.Run(m.name+" "+name+" "+version, func(t *testing.T) { story(t, newRouterNode(t, f, config, on...), f, m) })
 			}
 		}
 	}
@@ -85,7 +85,7 @@ func eachSlowSite(t *testing.T, list []wrapping, story func(t *testing.T, s *sit
 // forwarding node, and this node keeps nothing of the flow. Every other client is answered from
 // here.
 func TestGivenBack(t *testing.T) {
-	eachSlowSite(t, givingBack(), func(t *testing.T, s *site, f family, m wrapping) {
+	eachSlowRouterNode(t, givingBack(), func(t *testing.T, s *routerNode, f family, m wrapping) {
 		front, pods := s.wire(t, "front"), s.wire(t, "pods")
 		front.reach(t, f.snat, true)
 		pods.reach(t, f.client, true)
@@ -126,7 +126,7 @@ func TestGivenBack(t *testing.T) {
 // A packet that does not fit on its way back goes nowhere, and begins no flow here: its client is
 // told how much fits.
 func TestGivenBackTooBig(t *testing.T) {
-	eachSlowSite(t, givingBack(), func(t *testing.T, s *site, f family, m wrapping) {
+	eachSlowRouterNode(t, givingBack(), func(t *testing.T, s *routerNode, f family, m wrapping) {
 		front, side := s.wire(t, "front"), s.wire(t, "side")
 		front.reach(t, f.client, true)
 		side.reach(t, f.snat, true)
@@ -148,7 +148,7 @@ func TestGivenBackTooBig(t *testing.T) {
 
 // takeBack is a flow that this node forwards to a backend that cannot answer it.
 type takeBack struct {
-	*site
+	*routerNode
 	f               family
 	m               wrapping
 	outside, inside *wire
@@ -185,7 +185,7 @@ func (b *takeBack) translated(t *testing.T, p packet, ttl byte, from string) str
 // A flow that is given back uses this node's address from then on, so the backend's answers get
 // through; packets that are still on their way back get the same address.
 func TestTakenBack(t *testing.T) {
-	eachSlowSite(t, givingBack(), func(t *testing.T, s *site, f family, m wrapping) {
+	eachSlowRouterNode(t, givingBack(), func(t *testing.T, s *routerNode, f family, m wrapping) {
 		for _, proto := range []byte{tcp, udp} {
 			outside, inside := s.wires["outside"], s.wires["inside"]
 			if outside == nil {
@@ -219,7 +219,7 @@ func TestTakenBack(t *testing.T) {
 // A host that only claims to give something back changes nothing: not for an unknown flow, not for
 // another backend, and not for a flow that has gone on for a while.
 func TestNotTakenBack(t *testing.T) {
-	eachSlowSite(t, givingBack(), func(t *testing.T, s *site, f family, m wrapping) {
+	eachSlowRouterNode(t, givingBack(), func(t *testing.T, s *routerNode, f family, m wrapping) {
 		outside, inside := front(t, s, f, m, tcp)
 		b := &takeBack{s, f, m, outside, inside, packet{from: f.client + ":4000", to: f.node + ":30080", proto: tcp}}
 		b.giveBack(t, f.other(), b.request)
@@ -240,7 +240,7 @@ func TestNotTakenBack(t *testing.T) {
 // Packets with an option cannot be given back, because nothing in them proves that they are.
 func TestOptionNotTakenBack(t *testing.T) {
 	opt := slices.DeleteFunc(wrappings(), func(m wrapping) bool { return m.mode != uint8(bpf.MapsDsrModeDSR_OPT) })
-	eachSlowSite(t, opt, func(t *testing.T, s *site, f family, m wrapping) {
+	eachSlowRouterNode(t, opt, func(t *testing.T, s *routerNode, f family, m wrapping) {
 		outside, inside := front(t, s, f, m, tcp)
 		p := packet{from: f.client + ":4000", to: f.node + ":30080", proto: tcp, flags: syn}
 		for range 2 {
@@ -270,7 +270,7 @@ func (b *takeBack) age(t *testing.T, ticks uint16) {
 // address instead; a flow that another node may have begun does not, and its client is told how
 // much fits.
 func TestDirectFirstTooBig(t *testing.T) {
-	eachSlowSite(t, wrappings(), func(t *testing.T, s *site, f family, m wrapping) {
+	eachSlowRouterNode(t, wrappings(), func(t *testing.T, s *routerNode, f family, m wrapping) {
 		outside, inside := front(t, s, f, m, udp)
 		client, vip, around := f.client+":4000", f.node+":30080", m.around(f)
 		headers := packet{from: client, to: vip, proto: udp}.headers() - 14
@@ -300,7 +300,7 @@ func TestDirectFirstTooBig(t *testing.T) {
 // A first fragment that others have overtaken comes in again, and then still is the first packet of
 // its flow.
 func TestDirectFirstTooBigLate(t *testing.T) {
-	eachSlowSite(t, wrappings(), func(t *testing.T, s *site, f family, m wrapping) {
+	eachSlowRouterNode(t, wrappings(), func(t *testing.T, s *routerNode, f family, m wrapping) {
 		outside, inside := front(t, s, f, m, udp)
 		inside.setMTU(t, 1400)
 		p := packet{from: f.client + ":4000", to: f.node + ":30080", proto: udp, fragment: 0x2000}
@@ -319,7 +319,7 @@ func TestDirectFirstTooBigLate(t *testing.T) {
 // XDP leaves what it cannot answer to tc, which still knows that the packet is the first of its
 // flow.
 func TestDirectFirstTooBigHairpin(t *testing.T) {
-	eachSlowSite(t, wrappings(), func(t *testing.T, s *site, f family, m wrapping) {
+	eachSlowRouterNode(t, wrappings(), func(t *testing.T, s *routerNode, f family, m wrapping) {
 		w := s.wire(t, "outside")
 		w.reach(t, f.client, true)
 		w.reach(t, f.pod, true)

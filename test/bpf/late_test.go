@@ -17,7 +17,7 @@ import (
 )
 
 // tally returns the counts of fragments that came before their first.
-func (w *world) tally(t *testing.T) (tally bpf.MapsEarlyTally) {
+func (w *bareNode) tally(t *testing.T) (tally bpf.MapsEarlyTally) {
 	t.Helper()
 	if err := w.maps.EarlyTally.Lookup(uint32(0), &tally); err != nil {
 		t.Fatal(err)
@@ -26,7 +26,7 @@ func (w *world) tally(t *testing.T) (tally bpf.MapsEarlyTally) {
 }
 
 // waits returns the bytes of the fragments that wait.
-func (w *world) waits(t *testing.T) (list [][]byte) {
+func (w *bareNode) waits(t *testing.T) (list [][]byte) {
 	t.Helper()
 	for i := range w.maps.Late.MaxEntries() {
 		var row bpf.MapsLate
@@ -48,7 +48,7 @@ func (w *world) waits(t *testing.T) (list [][]byte) {
 // loop reads what comes in through a node's loopback device, to which test runs send.
 type loop struct{ socket int }
 
-func (w *world) listen(t *testing.T) loop {
+func (w *bareNode) listen(t *testing.T) loop {
 	t.Helper()
 	var s loop
 	err := w.netns.Do(func() (err error) {
@@ -77,8 +77,8 @@ func (s loop) next(t *testing.T) []byte {
 	return frame[:n]
 }
 
-// code runs a program, whatever the world's hook is, and returns its return code.
-func (w *world) code(program string, frame []byte) (code uint32, err error) {
+// code runs a program, whatever the node's hook is, and returns its return code.
+func (w *bareNode) code(program string, frame []byte) (code uint32, err error) {
 	err = w.do(func() (err error) {
 		code, err = w.programs[program].Run(&ebpf.RunOptions{Data: frame, DataOut: make([]byte, 1<<14)})
 		return err
@@ -87,7 +87,7 @@ func (w *world) code(program string, frame []byte) (code uint32, err error) {
 }
 
 // eachTC runs a tc story in both families.
-func eachTC(t *testing.T, story func(t *testing.T, w *world, f family)) {
+func eachTC(t *testing.T, story func(t *testing.T, w *bareNode, f family)) {
 	t.Helper()
 	eachOn(t, hooks()[:1], standardConfig(), story)
 }
@@ -95,7 +95,7 @@ func eachTC(t *testing.T, story func(t *testing.T, w *world, f family)) {
 // Fragments that came before their first come in once more after it, and go where the first goes;
 // fragments of another datagram go on waiting.
 func TestLate(t *testing.T) {
-	eachTC(t, func(t *testing.T, w *world, f family) {
+	eachTC(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
 		client, node, pod := f.client+":4000", f.node+":30053", f.pod+":53"
 		for id, order := range [][]int{{3, 2, 1, 0}, {1, 2, 3, 0}, {3, 0, 1, 2}, {2, 2, 0, 3, 1}} {
@@ -136,7 +136,7 @@ func begun(id uint32) int { return int(id) - 49 }
 // Fragments of a datagram that is not for a service are not kept once its first has come, and XDP
 // keeps none at all.
 func TestStrangers(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
 		w.service(t, f.any+":30054", udp, maps.NodePort, "", true)
 		for id, d := range map[uint32]datagram{
@@ -162,12 +162,12 @@ func TestStrangers(t *testing.T) {
 
 // XDP leaves a first fragment that others may wait for to tc, and no other.
 func TestLateAtXDP(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		if w.name != "xdp" {
 			return
 		}
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
-		stdmaps.Copy(w.programs, w.ground.programs(t, hooks()[0]))
+		stdmaps.Copy(w.programs, w.loaded.programs(t, hooks()[0]))
 		client, node, pod := f.client+":4000", f.node+":30053", f.pod+":53"
 		in, want := split(udpTo(client, node, 3000), 800, 7), split(udpTo(client, pod, 3000), 800, 7)
 		w.passes(t, "first", w.in, in[0], want[0])
@@ -185,7 +185,7 @@ func TestLateAtXDP(t *testing.T) {
 // A flood evicts waiting fragments, and nothing else; fragments that waited too long are not
 // released.
 func TestLateBounds(t *testing.T) {
-	eachTC(t, func(t *testing.T, w *world, f family) {
+	eachTC(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
 		client, node, pod := f.client+":4000", f.node+":30053", f.pod+":53"
 		known, want := split(udpTo(client, node, 3000), 800, 1), split(udpTo(client, pod, 3000), 800, 1)
@@ -220,7 +220,7 @@ func TestLateBounds(t *testing.T) {
 const most = 256
 
 // ageLate makes waiting fragments older.
-func (w *world) ageLate(t *testing.T, ticks uint32) {
+func (w *bareNode) ageLate(t *testing.T, ticks uint32) {
 	t.Helper()
 	for i := range w.maps.Late.MaxEntries() {
 		var row bpf.MapsLate

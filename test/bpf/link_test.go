@@ -24,7 +24,7 @@ func TestLinkHeader(t *testing.T) {
 	rig.Root(t)
 	for version, f := range families() {
 		t.Run(version, func(t *testing.T) {
-			s := newSite(t, f, quick(), hooks()[0])
+			s := newRouterNode(t, f, quick(), hooks()[0])
 			outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
 			passInStack(t, outside)
 			passInStack(t, inside)
@@ -51,7 +51,7 @@ func passInStack(t *testing.T, w *wire) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { pass.Close() })
-	err = w.site.netns.Do(func() error {
+	err = w.router.netns.Do(func() error {
 		attached, err := link.AttachXDP(link.XDPOptions{Program: pass, Interface: w.near.Attrs().Index, Flags: link.XDPGenericMode})
 		if err == nil {
 			t.Cleanup(func() { attached.Close() })
@@ -65,7 +65,7 @@ func passInStack(t *testing.T, w *wire) {
 
 // returnRest sends what comes in through a wire and passes its programs out through it again,
 // unchanged.
-func (s *site) returnRest(t *testing.T, w *wire) {
+func (s *routerNode) returnRest(t *testing.T, w *wire) {
 	t.Helper()
 	index := w.near.Attrs().Index
 	back, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
@@ -101,7 +101,7 @@ func (w *wire) wantBack(t *testing.T, want []byte) {
 // The sender of a first fragment that is too large for the next link must be told: no router
 // fragments IPv6, nor IPv4 packets with the don't-fragment flag.
 func TestFirstFragmentTooBig(t *testing.T) {
-	eachSite(t, func(t *testing.T, s *site, f family) {
+	eachRouterNode(t, func(t *testing.T, s *routerNode, f family) {
 		outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
 		inside.setMTU(t, 1300)
 		s.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", false)
@@ -125,12 +125,12 @@ func tooBigCode(f family) byte {
 // The sender of a packet with no hops left gets an error from the address that it dialed, quoting
 // as much of the packet as allowed, so that traceroute works.
 func TestHopsAnswered(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		client, vip := f.client+":4000", f.node+":30053"
 		row := rowOf(f.snat+":61000", f.pod+":53", false)
 		row.Ifindex, row.Dmac = 1, [6]uint8{2, 0, 0, 0, 0, 1} // sent back where it came from: lo
 		row.Seen = w.tick(t, client, vip)
-		w.tell(t, row.Seen-1, row.Seen+1000) // no other way in the meantime
+		w.setRouteEpoch(t, row.Seen-1, row.Seen+1000) // no other way in the meantime
 		w.plant(t, w.maps.CtPending, flowOf(client, vip, udp), row)
 		for _, n := range []int{0, 1, 5, 520, 1183, 1400} {
 			d := udpTo(client, vip, n)

@@ -21,7 +21,7 @@ import (
 // member is one node of a cluster: its programs, and what its agent writes for the objects it hears
 // of.
 type member struct {
-	*world
+	*bareNode
 	store      *model.Store
 	reconciler *reconcile.Reconciler
 	addr4      netip.Addr
@@ -44,8 +44,8 @@ func clusterConfig() bpf.MapsPacketConfig {
 func newMember(t *testing.T, h hook, name, addr4, addr6 string) *member {
 	t.Helper()
 	m := &member{
-		world: newWorldSized(t, h, clusterConfig(), maps.Sizes{Slots: 1 << 19, Backends: 1 << 14}),
-		store: model.NewStore(name), addr4: netip.MustParseAddr(addr4), addr6: netip.MustParseAddr(addr6),
+		bareNode: newBareNodeSized(t, h, clusterConfig(), maps.Sizes{Slots: 1 << 19, Backends: 1 << 14}),
+		store:    model.NewStore(name), addr4: netip.MustParseAddr(addr4), addr6: netip.MustParseAddr(addr6),
 	}
 	own := map[netip.Addr]maps.NodeAddr{
 		m.addr4: {Ifindex: 1, Flags: maps.NodePorts}, m.addr6: {Ifindex: 1, Flags: maps.NodePorts},
@@ -86,8 +86,8 @@ func newMember(t *testing.T, h hook, name, addr4, addr6 string) *member {
 	return m
 }
 
-// settle has the agent write what it has heard of.
-func (m *member) settle(t *testing.T) {
+// writeAll has the agent write what it has heard of.
+func (m *member) writeAll(t *testing.T) {
 	t.Helper()
 	if err := m.reconciler.Settle(); err != nil {
 		t.Fatal(err)
@@ -102,16 +102,16 @@ func (m *member) own(like netip.Addr) netip.Addr {
 	return m.addr6
 }
 
-// arrival is a packet of a flow as it comes to a node.
-type arrival struct {
+// flowPacket is a packet of a flow as it comes to a node.
+type flowPacket struct {
 	client, to netip.AddrPort
 	proto      byte
 	flags      byte
 }
 
-// meet gives packets to the node, and returns the backend that the row of each leads to: the zero
+// backendsOf gives packets to the node, and returns the backend that the row of each leads to: the zero
 // address if there is no row.
-func (m *member) meet(t *testing.T, packets []arrival) []netip.AddrPort {
+func (m *member) backendsOf(t *testing.T, packets []flowPacket) []netip.AddrPort {
 	t.Helper()
 	backends := make([]netip.AddrPort, len(packets))
 	frames := make([][]byte, len(packets))
@@ -140,7 +140,7 @@ func (m *member) meet(t *testing.T, packets []arrival) []netip.AddrPort {
 }
 
 // rowFor returns the node's row for a packet's flow.
-func (m *member) rowFor(p arrival) (row maps.FlowRow, ok bool, err error) {
+func (m *member) rowFor(p flowPacket) (row maps.FlowRow, ok bool, err error) {
 	key := p.flow()
 	if row, ok, err = maps.LookupFlow(m.maps.CtPending, key); err != nil || ok {
 		return row, ok, err
@@ -148,7 +148,7 @@ func (m *member) rowFor(p arrival) (row maps.FlowRow, ok bool, err error) {
 	return maps.LookupFlow(m.maps.Ct, key)
 }
 
-func (p arrival) flow() maps.Flow {
+func (p flowPacket) flow() maps.Flow {
 	return maps.Flow{
 		Saddr: maps.AddrOf(p.client.Addr()), Daddr: maps.AddrOf(p.to.Addr()),
 		Sport: maps.PortOf(p.client.Port()), Dport: maps.PortOf(p.to.Port()), Proto: p.proto,

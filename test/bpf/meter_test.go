@@ -22,7 +22,7 @@ type meter struct {
 // meterRoom is how many helper calls the programs of one object may have.
 const meterRoom = 4096
 
-func (w *world) meter(t *testing.T) *meter {
+func (w *bareNode) meter(t *testing.T) *meter {
 	t.Helper()
 	counts, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8 * meterRoom, MaxEntries: 1})
 	if err != nil {

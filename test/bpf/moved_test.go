@@ -36,11 +36,11 @@ func crowdOf(heavy uint16) (*model.Service, []*model.Slice) {
 }
 
 // openings returns the first packets of flows to a node, all from different clients or ports.
-func openings(first string, n int, to netip.Addr, flags byte) []arrival {
-	list := make([]arrival, 0, n)
+func openings(first string, n int, to netip.Addr, flags byte) []flowPacket {
+	list := make([]flowPacket, 0, n)
 	clients := addrsFrom(first, 0, (n+7)/8)
 	for i := range n {
-		list = append(list, arrival{
+		list = append(list, flowPacket{
 			netip.AddrPortFrom(clients[i/8], uint16(32768+2*(i%8)+i/8%64*16)), netip.AddrPortFrom(to, 30080), tcp, flags,
 		})
 	}
@@ -54,7 +54,7 @@ func hear(t *testing.T, slices []*model.Slice, nodes ...*member) {
 		for _, s := range slices {
 			m.store.SetSlice(s)
 		}
-		m.settle(t)
+		m.writeAll(t)
 	}
 }
 
@@ -67,7 +67,7 @@ func without(s *model.Slice, i int) *model.Slice {
 
 // shake has the backends answer and the clients acknowledge that, so that the flows are
 // established.
-func (m *member) shake(t *testing.T, flows []arrival) {
+func (m *member) shake(t *testing.T, flows []flowPacket) {
 	t.Helper()
 	for _, p := range flows {
 		row, ok, err := m.rowFor(p)
@@ -112,10 +112,10 @@ func oneMoves(t *testing.T, a, b *member, heavy uint16) {
 	hear(t, slices, a, b)
 
 	flows := openings("198.51.0.1", 2*remembered, a.addr4, syn)
-	kept := a.meet(t, flows)
+	kept := a.backendsOf(t, flows)
 	a.shake(t, flows[:remembered])
 	all := openings("100.64.0.1", strangers, b.addr4, syn)
-	first := b.meet(t, all)
+	first := b.backendsOf(t, all)
 	b.empty(t)
 
 	moved, had, leavers := 0, 0, []int{3, 77, 250, 499}
@@ -123,14 +123,14 @@ func oneMoves(t *testing.T, a, b *member, heavy uint16) {
 		which := i % 2
 		gone := slices[which].Endpoints[i]
 		hear(t, []*model.Slice{without(slices[which], i)}, a, b)
-		m, h := moves(first, b.meet(t, all), netip.AddrPortFrom(gone.Addr, 8080))
+		m, h := moves(first, b.backendsOf(t, all), netip.AddrPortFrom(gone.Addr, 8080))
 		moved, had = moved+m, had+h
 		b.empty(t)
 		// For the other node, packets of these flows come midway.
 		for j := range flows {
 			flows[j].flags = ack
 		}
-		if m, _ := moves(kept, a.meet(t, flows), netip.AddrPort{}); m > 0 {
+		if m, _ := moves(kept, a.backendsOf(t, flows), netip.AddrPort{}); m > 0 {
 			t.Errorf("%s left: %d of %d flows that the node remembers moved", gone.Addr, m, len(flows))
 		}
 		hear(t, slices, a, b)
@@ -139,7 +139,7 @@ func oneMoves(t *testing.T, a, b *member, heavy uint16) {
 	if had < 30 || moved < had || 2*moved > 3*had {
 		t.Errorf("%d flows moved, want %d to %d", moved, had, had*3/2)
 	}
-	if m, _ := moves(first, b.meet(t, all), netip.AddrPort{}); m > 0 {
+	if m, _ := moves(first, b.backendsOf(t, all), netip.AddrPort{}); m > 0 {
 		t.Errorf("%d flows have another backend although the backends are the same again", m)
 	}
 	b.empty(t)
@@ -147,7 +147,7 @@ func oneMoves(t *testing.T, a, b *member, heavy uint16) {
 }
 
 // oneComes adds backends, one at a time.
-func oneComes(t *testing.T, b *member, slices []*model.Slice, all []arrival, first []netip.AddrPort) {
+func oneComes(t *testing.T, b *member, slices []*model.Slice, all []flowPacket, first []netip.AddrPort) {
 	t.Helper()
 	moved, got := 0, 0
 	for i := range 4 {
@@ -156,7 +156,7 @@ func oneComes(t *testing.T, b *member, slices []*model.Slice, all []arrival, fir
 		more.Endpoints = append(append([]model.Endpoint{}, more.Endpoints...),
 			model.Endpoint{Addr: comer, Node: unique.Make("elsewhere"), Conditions: model.Ready | model.Serving})
 		hear(t, []*model.Slice{&more}, b)
-		after := b.meet(t, all)
+		after := b.backendsOf(t, all)
 		m, g := moves(after, first, netip.AddrPortFrom(comer, 8080))
 		moved, got = moved+m, got+g
 		b.empty(t)

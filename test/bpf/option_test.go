@@ -94,7 +94,7 @@ func redirected(l4 []byte, proto byte, ends []byte, port uint16) uint16 {
 // A packet's own options stay behind the option, and a client whose first packet has no room for
 // the option gets SNAT; a later packet without room is dropped.
 func TestOptionBesideOthers(t *testing.T) {
-	eachSite(t, func(t *testing.T, s *site, f family) {
+	eachRouterNode(t, func(t *testing.T, s *routerNode, f family) {
 		m := wrapping{"opt", uint8(bpf.MapsDsrModeDSR_OPT), withOption}
 		outside, inside := front(t, s, f, m, tcp)
 		p := packet{from: f.client + ":4000", to: f.node + ":30080", proto: tcp, flags: syn}
@@ -144,7 +144,7 @@ func TestOptionBesideOthers(t *testing.T) {
 
 // The backend's node finds the option and leaves the packet's own options in place.
 func TestOptionTakenOut(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.sumUp(t, true)
 		w.service(t, f.any+":30080", udp, maps.NodePort, f.pod+":9999", false)
 		w.hosts(t, f.pod+":80")
@@ -164,7 +164,7 @@ func TestOptionTakenOut(t *testing.T) {
 // XDP leaves every packet with the option to tc, even if it seems to belong to a flow that XDP
 // knows: it may be for a backend here, and only tc removes the option.
 func TestOptionIsLeftToTC(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", udp, maps.NodePort, f.pod+":80", true)
 		p := packet{from: f.client + ":4000", to: f.node + ":30080", proto: udp}
 		if _, out := w.run(t, w.in, p.bytes()); bytes.Equal(out, p.bytes()) {
@@ -181,7 +181,7 @@ func TestOptionIsLeftToTC(t *testing.T) {
 // What only looks like the option is dropped if the packet is for a backend, and left alone
 // otherwise. It leaves no trace.
 func TestOptionHostile(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
 		w.hosts(t, f.pod+":8080")
 		p := packet{from: f.client + ":4000", to: f.vip + ":30080", proto: tcp, flags: syn, options: 3}
@@ -238,7 +238,7 @@ func TestOptionHostile(t *testing.T) {
 // A client inside the cluster, which the backend's node could hardly answer, gets SNAT; others do
 // not.
 func TestOptionInside(t *testing.T) {
-	eachSite(t, func(t *testing.T, s *site, f family) {
+	eachRouterNode(t, func(t *testing.T, s *routerNode, f family) {
 		m := wrapping{"opt", uint8(bpf.MapsDsrModeDSR_OPT), withOption}
 		outside, inside := front(t, s, f, m, tcp)
 		p := packet{from: f.client + ":4000", to: f.node + ":30080", proto: tcp, flags: syn}

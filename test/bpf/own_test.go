@@ -103,7 +103,7 @@ func TestOwnFrontends(t *testing.T) {
 
 // A node that is not configured to do so translates nothing of its own, and looks up nothing.
 func TestOwnOff(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		if w.out == "" {
 			return
 		}
@@ -221,7 +221,7 @@ func TestOwnErrors(t *testing.T) {
 		left := sent
 		left.to = addrPort(f.client, 8082)
 		s.outside.want(t, left)
-		e := message{from: host(s.world), to: host(f.node), kind: k.expired, body: quoted(left, 8), ttl: 64}
+		e := message{from: host(s.remote), to: host(f.node), kind: k.expired, body: quoted(left, 8), ttl: 64}
 		s.outside.echo(t, e)
 		e.from, e.body = host(f.clusterIP()), quoted(sent, 8)
 		s.wantsICMP(t, "of a router", e.bytes())
@@ -325,7 +325,7 @@ func TestOwnShared(t *testing.T) {
 func TestOwnPort(t *testing.T) {
 	own(t, func(t *testing.T, s *self, f family) {
 		for i, proto := range []byte{udp, tcp, udp, tcp} {
-			client, frontend, backend := addrPort(s.world, 4000), addrPort(f.node, 30080+i), addrPort(f.client, 8080+i)
+			client, frontend, backend := addrPort(s.remote, 4000), addrPort(f.node, 30080+i), addrPort(f.client, 8080+i)
 			s.service(t, addrPort(f.any, 30080+i), proto, maps.NodePort, backend, false)
 			forwarded := func(flags byte) string {
 				s.outside.send(t, packet{from: client, to: frontend, proto: proto, flags: flags, seq: 7})
@@ -386,13 +386,13 @@ func TestOwnWays(t *testing.T) {
 				w.want(t, left)
 			}
 		}
-		rig.Address(t, other.far, "far", host(s.world)+map[bool]string{true: "/32", false: "/128"}[!strings.Contains(s.world, "[")])
-		rig.Address(t, s.netns, "other", host(f.snat)+map[bool]string{true: "/32", false: "/128"}[!strings.Contains(s.world, "[")])
-		other.reach(t, s.world, false)
-		s.service(t, f.clusterIP()+":81", udp, maps.ClusterIP, s.world+":8080", false)
+		rig.Address(t, other.far, "far", host(s.remote)+map[bool]string{true: "/32", false: "/128"}[!strings.Contains(s.remote, "[")])
+		rig.Address(t, s.netns, "other", host(f.snat)+map[bool]string{true: "/32", false: "/128"}[!strings.Contains(s.remote, "[")])
+		other.reach(t, s.remote, false)
+		s.service(t, f.clusterIP()+":81", udp, maps.ClusterIP, s.remote+":8080", false)
 		p := packet{from: f.node + ":700", to: f.clusterIP() + ":81", proto: udp}
 		s.send(t, p)
-		p.to = s.world + ":8080"
+		p.to = s.remote + ":8080"
 		other.want(t, p)
 	})
 }
@@ -426,7 +426,7 @@ func TestOwnHostile(t *testing.T) {
 		if n := s.counted(t, "spoofed"); n != 3 {
 			t.Errorf("spoofed was counted %d times at tc, want three times", n)
 		}
-		if n := podReasons(t, s.house)["spoofed"]; n != 6 {
+		if n := podReasons(t, s.routerTwoPods)["spoofed"]; n != 6 {
 			t.Errorf("spoofed was counted %d times at pods' devices, want six times", n)
 		}
 	})
@@ -435,7 +435,7 @@ func TestOwnHostile(t *testing.T) {
 // A monitor gets an event for the choice of a backend and for a refusal.
 func TestOwnEvents(t *testing.T) {
 	own(t, func(t *testing.T, s *self, f family) {
-		events := s.house.events(t, maps.Watch{Reasons: everything})
+		events := s.routerTwoPods.events(t, maps.Watch{Reasons: everything})
 		s.service(t, f.clusterIP()+":80", udp, maps.ClusterIP, f.client+":8080", false)
 		s.service(t, f.clusterIP()+":81", udp, maps.ClusterIP, "", false)
 		client := f.node + ":700"
@@ -450,7 +450,7 @@ func TestOwnEvents(t *testing.T) {
 			fmt.Sprintf("%d/0 leaving %s > %s = %s > %s", bpf.MapsHookHOOK_TC, client, f.clusterIP()+":80", client, f.client+":8080"),
 			fmt.Sprintf("%d/%d dropped leaving %s > %s", bpf.MapsHookHOOK_TC, bpf.MapsReasonREASON_NO_BACKEND, client, f.clusterIP()+":81"),
 		}
-		if diff := cmp.Diff(want, told(t, events)); diff != "" {
+		if diff := cmp.Diff(want, eventsText(t, events)); diff != "" {
 			t.Errorf("-want +have:\n%s", diff)
 		}
 	})

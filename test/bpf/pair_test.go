@@ -302,7 +302,7 @@ func TestArrivalsFromOutside(t *testing.T) {
 		t.Run(from, func(t *testing.T) {
 			config := standardConfig()
 			config.Pacer, config.Bypass = waits, 1
-			p := &paced{newWorldOf(t, hooks()[0], config)}
+			p := &ratedPod{newBareNodeOf(t, hooks()[0], config)}
 			p.limitTo(t, maps.Rates{In: 1e6})
 			to, back := pod4+":80", from+":4000"
 			if from == outside6 {

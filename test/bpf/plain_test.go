@@ -85,7 +85,7 @@ func plainRows(from, to string, now uint32) map[string]bpf.MapsCtEntry {
 
 // loadLong loads the programs without the short path: those for a table that is being replaced by a
 // larger one, while all flows are still in the old one.
-func (w *world) loadLong(t *testing.T) *world {
+func (w *bareNode) loadLong(t *testing.T) *bareNode {
 	t.Helper()
 	spec, err := w.hook.load()
 	if err != nil {
@@ -116,7 +116,7 @@ type plainOutcome struct {
 	Known   bool
 }
 
-func (w *world) meet(t *testing.T, flow bpf.MapsFlow, row bpf.MapsCtEntry, frame []byte) (o plainOutcome) {
+func (w *bareNode) meet(t *testing.T, flow bpf.MapsFlow, row bpf.MapsCtEntry, frame []byte) (o plainOutcome) {
 	t.Helper()
 	w.empty(t)
 	w.allow(t)
@@ -134,7 +134,7 @@ func (w *world) meet(t *testing.T, flow bpf.MapsFlow, row bpf.MapsCtEntry, frame
 func TestFastPath(t *testing.T) {
 	config := standardConfig()
 	config.TickShift = 31
-	eachWith(t, config, func(t *testing.T, w *world, f family) {
+	eachWith(t, config, func(t *testing.T, w *bareNode, f family) {
 		long := w.loadLong(t)
 		for _, proto := range []byte{tcp, udp} {
 			w.compareWays(t, long, f, proto)
@@ -145,7 +145,7 @@ func TestFastPath(t *testing.T) {
 
 // compareGuarded runs both paths on rows of a load balancer's address, with ranges that contain the
 // client and without.
-func (w *world) compareGuarded(t *testing.T, long *world, f family, proto byte) {
+func (w *bareNode) compareGuarded(t *testing.T, long *bareNode, f family, proto byte) {
 	t.Helper()
 	client, vip, pod := f.client+":4000", f.node+":30080", f.pod+":8080"
 	now := w.tick(t, client, vip)
@@ -163,8 +163,8 @@ func (w *world) compareGuarded(t *testing.T, long *world, f family, proto byte) 
 		{nil, now, now + 3, "answer"}, {[]string{g.around}, now, now + 3, "answer"}, {[]string{g.elsewhere}, now, now + 3, "drop"},
 		{[]string{g.elsewhere}, now - 2, now + 3, "answer"}, {[]string{g.elsewhere}, now - 2, now - 1, "drop"},
 	} {
-		w.tell(t, now-5, tt.until)
-		w.tellRangeEpochs(t, tt.changed)
+		w.setRouteEpoch(t, now-5, tt.until)
+		w.setRangeEpoch(t, tt.changed)
 		w.guard(t, tt.ranges...)
 		for _, end := range []struct {
 			packet
@@ -180,11 +180,11 @@ func (w *world) compareGuarded(t *testing.T, long *world, f family, proto byte) 
 	}
 }
 
-func (w *world) compareWays(t *testing.T, long *world, f family, proto byte) {
+func (w *bareNode) compareWays(t *testing.T, long *bareNode, f family, proto byte) {
 	t.Helper()
 	from, to := f.client+":4000", f.node+":30080"
 	now := w.tick(t, from, to)
-	w.tell(t, now-5, now+3)
+	w.setRouteEpoch(t, now-5, now+3)
 	packets := plainPackets(from, to, proto, f.snat == "10.1.0.1")
 	flow, short := flowOf(from, to, proto), 0
 	for name, row := range plainRows(f.snat+":61000", f.pod+":8080", now) {
@@ -241,7 +241,7 @@ func directRows(mode uint8, from, to string, now uint32) map[string]bpf.MapsCtEn
 func TestFastPathDirect(t *testing.T) {
 	config := standardConfig()
 	config.TickShift = 31
-	eachWith(t, config, func(t *testing.T, w *world, f family) {
+	eachWith(t, config, func(t *testing.T, w *bareNode, f family) {
 		long := w.loadLong(t)
 		for _, m := range wrappings() {
 			for _, proto := range []byte{tcp, udp} {
@@ -251,15 +251,15 @@ func TestFastPathDirect(t *testing.T) {
 	})
 }
 
-func (w *world) compareDirect(t *testing.T, long *world, f family, m wrapping, proto byte) {
+func (w *bareNode) compareDirect(t *testing.T, long *bareNode, f family, m wrapping, proto byte) {
 	t.Helper()
 	from, to, source := f.client+":4000", f.node+":30080", f.snat+":4000"
 	if m.name == "opt" {
 		source = from
 	}
 	now := w.tick(t, from, to)
-	w.tell(t, now-5, now+3)
-	w.tellRangeEpochs(t, now-5)
+	w.setRouteEpoch(t, now-5, now+3)
+	w.setRangeEpoch(t, now-5)
 	packets := plainPackets(from, to, proto, f.snat == "10.1.0.1")
 	for _, size := range []int{491, 492, 493, 600} { // around the largest sizes that fit
 		p := packet{from: from, to: to, proto: proto, flags: ack, payload: size}
@@ -286,7 +286,7 @@ func (w *world) compareDirect(t *testing.T, long *world, f family, m wrapping, p
 }
 
 // meetPending is meet for a row of ct_pending.
-func (w *world) meetPending(t *testing.T, flow bpf.MapsFlow, row bpf.MapsCtEntry, frame []byte) (o plainOutcome) {
+func (w *bareNode) meetPending(t *testing.T, flow bpf.MapsFlow, row bpf.MapsCtEntry, frame []byte) (o plainOutcome) {
 	t.Helper()
 	w.empty(t)
 	w.allow(t)

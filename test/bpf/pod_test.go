@@ -16,29 +16,29 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// house is a node with two pods and a link to the outside, through which everything else is
+// routerTwoPods is a node with two pods and a link to the outside, through which everything else is
 // reached.
-type house struct {
-	*site
+type routerTwoPods struct {
+	*routerNode
 	pods    [2]*wire
 	addrs   [2]string // of the pods, in brackets where needed
 	outside *wire
-	world   string
+	remote  string
 }
 
-func newHouse(t *testing.T, f family, bypass bool) *house {
+func newRouterTwoPods(t *testing.T, f family, bypass bool) *routerTwoPods {
 	t.Helper()
 	config := standardConfig()
 	if bypass {
 		config.Bypass = 1
 	}
-	return newHouseOf(t, f, config)
+	return newRouterTwoPodsOf(t, f, config)
 }
 
-func newHouseOf(t *testing.T, f family, config bpf.MapsPacketConfig) *house {
+func newRouterTwoPodsOf(t *testing.T, f family, config bpf.MapsPacketConfig) *routerTwoPods {
 	t.Helper()
 	rig.Root(t)
-	h := &house{site: newSite(t, f, config, hooks()[0], podHook()), addrs: [2]string{f.pod, brackets(other4)}, world: f.vip}
+	h := &routerTwoPods{routerNode: newRouterNode(t, f, config, hooks()[0], podHook()), addrs: [2]string{f.pod, brackets(other4)}, remote: f.vip}
 	if f.any == "[::]" {
 		h.addrs[1] = brackets(other6)
 	}
@@ -66,7 +66,7 @@ func newHouseOf(t *testing.T, f family, config bpf.MapsPacketConfig) *house {
 }
 
 // closed keeps the stack from forwarding anything: what arrives has bypassed it.
-func (h *house) closed(t *testing.T) {
+func (h *routerTwoPods) closed(t *testing.T) {
 	t.Helper()
 	for _, w := range append(h.pods[:], h.outside) {
 		h.blockStack(t, w)
@@ -74,7 +74,7 @@ func (h *house) closed(t *testing.T) {
 }
 
 // blockStack drops whatever the programs of a link leave to the stack.
-func (h *house) blockStack(t *testing.T, w *wire) {
+func (h *routerTwoPods) blockStack(t *testing.T, w *wire) {
 	t.Helper()
 	attrs := netlink.FilterAttrs{LinkIndex: w.near.Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Priority: 2, Protocol: 3}
 	err := h.node.FilterAdd(&netlink.BpfFilter{FilterAttrs: attrs, Fd: constant(t, ebpf.SchedCLS, 2).FD(), Name: "closed", DirectAction: true})
@@ -88,8 +88,8 @@ func (h *house) blockStack(t *testing.T, w *wire) {
 func TestPastTheStack(t *testing.T) {
 	for name, f := range families() {
 		t.Run(name, func(t *testing.T) {
-			h := newHouse(t, f, true)
-			h.outside.reach(t, h.world, true)
+			h := newRouterTwoPods(t, f, true)
+			h.outside.reach(t, h.remote, true)
 			h.closed(t)
 			for i, proto := range []byte{tcp, udp, tcp, udp} {
 				if i == 2 { // a pod's flow to a service makes no difference
@@ -102,8 +102,8 @@ func TestPastTheStack(t *testing.T) {
 					}{
 						{h.pods[0], h.pods[1], packet{from: h.addrs[0] + ":1000", to: h.addrs[1] + ":80"}},
 						{h.pods[1], h.pods[0], packet{from: h.addrs[1] + ":80", to: h.addrs[0] + ":1000"}},
-						{h.pods[0], h.outside, packet{from: h.addrs[0] + ":1000", to: h.world + ":80"}},
-						{h.outside, h.pods[0], packet{from: h.world + ":80", to: h.addrs[0] + ":1000"}},
+						{h.pods[0], h.outside, packet{from: h.addrs[0] + ":1000", to: h.remote + ":80"}},
+						{h.outside, h.pods[0], packet{from: h.remote + ":80", to: h.addrs[0] + ":1000"}},
 					} {
 						c.proto, c.flags, c.payload = proto, ack, size
 						c.from.send(t, c.packet)
@@ -121,10 +121,10 @@ func TestToTheStack(t *testing.T) {
 	for name, f := range families() {
 		t.Run(name, func(t *testing.T) {
 			for _, bypass := range []bool{true, false} {
-				h := newHouse(t, f, bypass)
-				h.outside.reach(t, h.world, true)
+				h := newRouterTwoPods(t, f, bypass)
+				h.outside.reach(t, h.remote, true)
 				between := packet{from: h.addrs[0] + ":1000", to: h.addrs[1] + ":80", proto: udp}
-				out := packet{from: h.addrs[0] + ":1000", to: h.world + ":80", proto: udp}
+				out := packet{from: h.addrs[0] + ":1000", to: h.remote + ":80", proto: udp}
 				h.pods[0].send(t, withTTL(between, 1))
 				h.pods[0].answered(t, "no hops left", between.to)
 				h.pods[0].send(t, withTTL(out, 1))
@@ -171,11 +171,11 @@ func (w *wire) answered(t *testing.T, what, to string) {
 func TestPastTheStackUnknownNeighbour(t *testing.T) {
 	for name, f := range families() {
 		t.Run(name, func(t *testing.T) {
-			h := newHouse(t, f, true)
-			rig.Address(t, h.outside.far, "far", host(h.world)+map[bool]string{true: "/32", false: "/128"}[!strings.Contains(h.world, "[")])
-			h.outside.reach(t, h.world, false)
-			rig.Address(t, h.netns, "outside", host(f.snat)+map[bool]string{true: "/32", false: "/128"}[!strings.Contains(h.world, "[")])
-			p := packet{from: h.addrs[0] + ":1000", to: h.world + ":80", proto: udp}
+			h := newRouterTwoPods(t, f, true)
+			rig.Address(t, h.outside.far, "far", host(h.remote)+map[bool]string{true: "/32", false: "/128"}[!strings.Contains(h.remote, "[")])
+			h.outside.reach(t, h.remote, false)
+			rig.Address(t, h.netns, "outside", host(f.snat)+map[bool]string{true: "/32", false: "/128"}[!strings.Contains(h.remote, "[")])
+			p := packet{from: h.addrs[0] + ":1000", to: h.remote + ":80", proto: udp}
 			h.pods[0].send(t, p)
 			h.outside.want(t, withTTL(p, 63))
 		})
@@ -187,11 +187,11 @@ func TestPastTheStackUnknownNeighbour(t *testing.T) {
 func TestSpoofedOnTheWire(t *testing.T) {
 	for name, f := range families() {
 		t.Run(name, func(t *testing.T) {
-			h := newHouse(t, f, true)
-			h.outside.reach(t, h.world, true)
-			forged := packet{from: h.addrs[1] + ":1000", to: h.world + ":80", proto: udp}
+			h := newRouterTwoPods(t, f, true)
+			h.outside.reach(t, h.remote, true)
+			forged := packet{from: h.addrs[1] + ":1000", to: h.remote + ":80", proto: udp}
 			h.pods[0].send(t, forged)
-			plain := packet{from: h.addrs[0] + ":1000", to: h.world + ":80", proto: udp}
+			plain := packet{from: h.addrs[0] + ":1000", to: h.remote + ":80", proto: udp}
 			labelled := plain
 			labelled.tags = 1
 			h.pods[0].send(t, labelled)
@@ -212,9 +212,9 @@ func TestSpoofedOnTheWire(t *testing.T) {
 	}
 }
 
-func podReasons(t *testing.T, h *house) map[string]uint64 {
+func podReasons(t *testing.T, h *routerTwoPods) map[string]uint64 {
 	t.Helper()
-	w := *h.site.world
+	w := *h.routerNode.bareNode
 	w.hook = podHook()
 	return w.reasons(t)
 }
@@ -224,7 +224,7 @@ func podReasons(t *testing.T, h *house) map[string]uint64 {
 func TestServicePastTheStack(t *testing.T) {
 	for name, f := range families() {
 		t.Run(name, func(t *testing.T) {
-			h := newHouse(t, f, true)
+			h := newRouterTwoPods(t, f, true)
 			h.outside.reach(t, f.client, true)
 			h.closed(t)
 			for i, proto := range []byte{tcp, udp} {

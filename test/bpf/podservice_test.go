@@ -16,7 +16,7 @@ import (
 )
 
 // dials tells the programs that a pod has sent packets to a service before.
-func (h *house) dials(t *testing.T) {
+func (h *routerTwoPods) dials(t *testing.T) {
 	t.Helper()
 	if err := h.maps.PacketClients.Put(uint32(0), uint32(1)); err != nil {
 		t.Fatal(err)
@@ -28,9 +28,9 @@ func (f family) clusterIP() string {
 	return map[bool]string{true: "[fd03::10]", false: "10.96.0.10"}[f.any == "[::]"]
 }
 
-// inside runs a story in a house whose pods send packets to services, past the stack and through
+// inside runs a story on a node with two pods whose pods send packets to services, past the stack and through
 // it.
-func inside(t *testing.T, masquerade uint16, story func(t *testing.T, h *house, f family)) {
+func inside(t *testing.T, masquerade uint16, story func(t *testing.T, h *routerTwoPods, f family)) {
 	t.Helper()
 	rig.Root(t)
 	for name, f := range families() {
@@ -39,8 +39,8 @@ func inside(t *testing.T, masquerade uint16, story func(t *testing.T, h *house, 
 				t.Parallel()
 				config := standardConfig()
 				config.Bypass, config.Masquerade = bypass, masquerade
-				h := newHouseOf(t, f, config)
-				h.outside.reach(t, h.world, true)
+				h := newRouterTwoPodsOf(t, f, config)
+				h.outside.reach(t, h.remote, true)
 				h.outside.reach(t, f.client, true)
 				if masquerade == 0 {
 					h.native(t, map[bool]string{true: "::/0", false: "0.0.0.0/0"}[f.any == "[::]"])
@@ -59,7 +59,7 @@ type end struct {
 	client string // "" for one of the node's ports
 }
 
-func (h *house) ends(f family) []end {
+func (h *routerTwoPods) ends(f family) []end {
 	return []end{
 		{"another pod", h.pods[1], h.addrs[1], h.addrs[0]},
 		{"on another node", h.outside, f.client, h.addrs[0]},
@@ -69,7 +69,7 @@ func (h *house) ends(f family) []end {
 
 // converse has pod0 send packets from its port to the frontend, and the backend answer each, until
 // both have ended.
-func (h *house) converse(t *testing.T, f family, to end, client, frontend, backend string, proto byte) {
+func (h *routerTwoPods) converse(t *testing.T, f family, to end, client, frontend, backend string, proto byte) {
 	t.Helper()
 	from := to.client
 	if from == "" {
@@ -103,7 +103,7 @@ func (h *house) converse(t *testing.T, f family, to end, client, frontend, backe
 // A pod's packets to a service reach its backend, wherever that is, and the answers come from the
 // service's address, even if the pod is the backend itself, which then sees the node as its client.
 func TestPodService(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *house, f family) {
+	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		for i, to := range h.ends(f) {
 			for j, proto := range []byte{tcp, udp, sctp} {
 				frontend, backend := addrPort(f.clusterIP(), 80+10*i+j), addrPort(to.addr, 8080)
@@ -120,7 +120,7 @@ func TestPodService(t *testing.T) {
 // A pod reaches every frontend of a service, whether it is open to clients outside and whatever the
 // policy for them.
 func TestPodServiceFrontends(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *house, f family) {
+	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		to := h.ends(f)[1]
 		for i, c := range []struct {
 			row, dialled string
@@ -141,7 +141,7 @@ func TestPodServiceFrontends(t *testing.T) {
 		// But not one that is only for clients outside, nor a port of another node.
 		h.service(t, f.clusterIP()+":30090", udp, maps.ExternalOnly, to.addr+":8090", false)
 		h.outside.reach(t, f.clusterIP(), true)
-		for _, alone := range []string{f.clusterIP() + ":30090", h.world + ":30080"} {
+		for _, alone := range []string{f.clusterIP() + ":30090", h.remote + ":30080"} {
 			out := packet{from: h.addrs[0] + ":1000", to: alone, proto: udp}
 			h.pods[0].send(t, out)
 			h.outside.want(t, withTTL(out, 63))
@@ -152,7 +152,7 @@ func TestPodServiceFrontends(t *testing.T) {
 // A client without a backend is told so, and counted; but it is told nothing where only a policy
 // keeps it from one.
 func TestPodServiceRefused(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *house, f family) {
+	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		pod, at := h.pods[0], f.clusterIP()
 		reset := func(frame []byte) []byte { copy(frame, pod.macs(false)); return frame }
 		h.service(t, at+":80", tcp, maps.ClusterIP, "", false)
@@ -189,7 +189,7 @@ func TestPodServiceRefused(t *testing.T) {
 
 // Two services may share a backend: the pod's port is then replaced by a port of the node's.
 func TestPodServiceShared(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *house, f family) {
+	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		ports := map[string]bool{}
 		for i := range 3 {
 			frontend, backend := addrPort(f.clusterIP(), 80+i), h.addrs[1]+":8080"
@@ -212,7 +212,7 @@ func TestPodServiceShared(t *testing.T) {
 
 // A backend that has no route to pods sees the node, and its answers still come from the service.
 func TestPodServiceMasqueraded(t *testing.T) {
-	inside(t, 1, func(t *testing.T, h *house, f family) {
+	inside(t, 1, func(t *testing.T, h *routerTwoPods, f family) {
 		for i, proto := range []byte{tcp, udp} {
 			frontend, backend := addrPort(f.clusterIP(), 80+i), f.client+":8080"
 			h.service(t, frontend, proto, maps.ClusterIP, backend, false)
@@ -224,7 +224,7 @@ func TestPodServiceMasqueraded(t *testing.T) {
 
 // ICMP errors reach the sender of what they quote, quoting it as it was sent.
 func TestPodServiceErrors(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *house, f family) {
+	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		k := f.kinds()
 		for i, to := range h.ends(f) {
 			frontend, backend := addrPort(f.clusterIP(), 80+i), to.addr+":8080"
@@ -262,7 +262,7 @@ func TestPodServiceErrors(t *testing.T) {
 		sent := packet{from: h.addrs[0] + ":1000", to: f.clusterIP() + ":81", proto: udp}
 		left := sent
 		left.to = f.client + ":8080"
-		m := message{from: host(h.world), to: host(h.addrs[0]), kind: k.expired, body: quoted(left, 8), ttl: 64}
+		m := message{from: host(h.remote), to: host(h.addrs[0]), kind: k.expired, body: quoted(left, 8), ttl: 64}
 		h.outside.echo(t, m)
 		m.from, m.body, m.ttl = host(f.clusterIP()), quoted(sent, 8), 63
 		h.pods[0].wantICMP(t, "of a router", m)
@@ -281,7 +281,7 @@ func (w *wire) wantICMP(t *testing.T, what string, m message) {
 
 // An address of a service answers a pod's ping, if it is configured to.
 func TestPodServiceEcho(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *house, f family) {
+	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		k := f.kinds()
 		h.service(t, f.clusterIP()+":80", tcp, maps.ClusterIP, h.addrs[1]+":8080", true)
 		addr := netip.MustParseAddr(host(f.clusterIP()))
@@ -297,7 +297,7 @@ func TestPodServiceEcho(t *testing.T) {
 
 // Fragmented datagrams are translated completely, in both directions.
 func TestPodServiceFragments(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *house, f family) {
+	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		for i, to := range h.ends(f) {
 			frontend, backend := addrPort(f.clusterIP(), 80+i), to.addr+":8080"
 			h.service(t, frontend, udp, maps.ClusterIP, backend, to.what != "on another node")
@@ -333,7 +333,7 @@ func TestPodServiceFragments(t *testing.T) {
 // Nobody else gets at the flow of a pod: not by sending as the pod, nor by sending as its backend
 // what the backend did not send.
 func TestPodServiceHostile(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *house, f family) {
+	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		frontend, backend := f.clusterIP()+":80", f.client+":8080"
 		h.service(t, frontend, tcp, maps.ClusterIP, backend, false)
 		there := packet{from: h.addrs[0] + ":1000", to: frontend, proto: tcp, flags: syn, seq: 7}
@@ -366,7 +366,7 @@ func TestPodServiceHostile(t *testing.T) {
 
 // A monitor gets an event for the choice of a backend and for a refusal, with the pod's device.
 func TestPodServiceEvents(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *house, f family) {
+	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		events := h.events(t, maps.Watch{Reasons: everything})
 		h.service(t, f.clusterIP()+":80", udp, maps.ClusterIP, f.client+":8080", false)
 		h.service(t, f.clusterIP()+":81", udp, maps.ClusterIP, "", false)
@@ -379,7 +379,7 @@ func TestPodServiceEvents(t *testing.T) {
 			fmt.Sprintf("%d/0 %s > %s = %s > %s", bpf.MapsHookHOOK_POD, client, f.clusterIP()+":80", client, f.client+":8080"),
 			fmt.Sprintf("%d/%d dropped %s > %s", bpf.MapsHookHOOK_POD, bpf.MapsReasonREASON_NO_BACKEND, client, f.clusterIP()+":81"),
 		}
-		if diff := cmp.Diff(want, told(t, events)); diff != "" {
+		if diff := cmp.Diff(want, eventsText(t, events)); diff != "" {
 			t.Errorf("-want +have:\n%s", diff)
 		}
 	})

@@ -25,12 +25,12 @@ func endOf(frame []byte, f family) string {
 func TestSharedBackend(t *testing.T) {
 	for _, proto := range []byte{tcp, udp, sctp} {
 		for _, local := range []bool{false, true} {
-			each(t, func(t *testing.T, w *world, f family) { shareBackend(t, w, f, proto, local) })
+			each(t, func(t *testing.T, w *bareNode, f family) { shareBackend(t, w, f, proto, local) })
 		}
 	}
 }
 
-func shareBackend(t *testing.T, w *world, f family, proto byte, local bool) {
+func shareBackend(t *testing.T, w *bareNode, f family, proto byte, local bool) {
 	t.Helper()
 	client, pod := f.client+":4000", f.pod+":8080"
 	vips := []string{f.vip + ":80", f.vip + ":81", f.node + ":30080"}
@@ -88,7 +88,7 @@ func shapes(f family) []packet {
 // Whatever surrounds the ports, and wherever a packet ends: it comes out with the backend's
 // address, or unchanged.
 func TestShapes(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
 		w.service(t, f.any+":30080", udp, maps.NodePort, f.pod+":8080", true)
 		w.service(t, f.any+":30080", sctp, maps.NodePort, f.pod+":8080", true)
@@ -120,7 +120,7 @@ func TestShapes(t *testing.T) {
 
 // A UDP checksum that comes out as zero must not be written as zero, which means none.
 func TestZeroSum(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
 		tried := 0
 		for port := 1024; port < 65536; port++ {
@@ -145,7 +145,7 @@ func TestFlood(t *testing.T) {
 	const established, first, flood = 1000, 2000, 1_000_000
 	config := standardConfig()
 	config.SnatFirst, config.SnatLast = 20000, 60999
-	eachWith(t, config, func(t *testing.T, w *world, f family) {
+	eachWith(t, config, func(t *testing.T, w *bareNode, f family) {
 		if (w.name == "tc") != (f.any == "0.0.0.0") {
 			return // each program and each family once
 		}
@@ -176,7 +176,7 @@ func TestFlood(t *testing.T) {
 }
 
 // flood runs packets that differ only in their source.
-func (w *world) flood(t *testing.T, p packet, n int) {
+func (w *bareNode) flood(t *testing.T, p packet, n int) {
 	t.Helper()
 	frame := p.bytes()
 	at := len(frame) - len(p.content()) - 20 - 8 // the end of the source address

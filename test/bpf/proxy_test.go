@@ -20,16 +20,16 @@ import (
 // proxyPort is the port on which a proxy listens.
 const proxyPort = 15001
 
-// newProxyHouse returns a house whose first pod may have a proxy.
-func newProxyHouse(t *testing.T, f family, bypass bool) *house {
+// newRouterWithProxy returns a node whose first pod may have a proxy.
+func newRouterWithProxy(t *testing.T, f family, bypass bool) *routerTwoPods {
 	t.Helper()
-	h := newHouse(t, f, bypass)
-	h.outside.reach(t, h.world, true)
+	h := newRouterTwoPods(t, f, bypass)
+	h.outside.reach(t, h.remote, true)
 	lo, err := h.node.LinkByName("lo")
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.attachTC(t, &wire{site: h.site, near: lo}, map[uint32]*ebpf.Program{
+	h.attachTC(t, &wire{router: h.routerNode, near: lo}, map[uint32]*ebpf.Program{
 		netlink.HANDLE_MIN_INGRESS: h.programs["tc_from_lo"], netlink.HANDLE_MIN_EGRESS: h.programs["tc_to_lo"],
 	})
 	node := netip.MustParseAddr(host(f.node))
@@ -41,7 +41,7 @@ func newProxyHouse(t *testing.T, f family, bypass bool) *house {
 }
 
 // proxied tells the programs which proxy the first pod has.
-func (h *house) proxied(t *testing.T, proxy maps.Proxy, unchecked bool) {
+func (h *routerTwoPods) proxied(t *testing.T, proxy maps.Proxy, unchecked bool) {
 	t.Helper()
 	w := h.pods[0]
 	err := h.maps.AddPod(maps.Pod{
@@ -55,7 +55,7 @@ func (h *house) proxied(t *testing.T, proxy maps.Proxy, unchecked bool) {
 
 // listens has a process of the node listen, transparently if it is a proxy, until the test ends or
 // it is closed.
-func (h *house) listens(t *testing.T, at netip.AddrPort, isProxy bool) (listener net.Listener) {
+func (h *routerTwoPods) listens(t *testing.T, at netip.AddrPort, isProxy bool) (listener net.Listener) {
 	t.Helper()
 	err := h.do(func() (err error) {
 		if isProxy {
@@ -72,8 +72,8 @@ func (h *house) listens(t *testing.T, at netip.AddrPort, isProxy bool) (listener
 	return listener
 }
 
-func (h *house) loopback() netip.Addr {
-	if netip.MustParseAddr(host(h.world)).Is4() {
+func (h *routerTwoPods) loopback() netip.Addr {
+	if netip.MustParseAddr(host(h.remote)).Is4() {
 		return netip.MustParseAddr("127.0.0.1")
 	}
 	return netip.IPv6Loopback()
@@ -96,7 +96,7 @@ func segment(frame []byte) (from, to string, tcp []byte) {
 
 // answers fails unless the next frame that comes out of the first pod's wire answers a packet with
 // these flags. It returns its sequence number.
-func (h *house) answers(t *testing.T, what string, p packet, flags byte) uint32 {
+func (h *routerTwoPods) answers(t *testing.T, what string, p packet, flags byte) uint32 {
 	t.Helper()
 	frame := h.pods[0].next(t, 5*time.Second)
 	if frame == nil {
@@ -116,11 +116,11 @@ func TestHandOver(t *testing.T) {
 	for name, f := range families() {
 		for _, bypass := range []bool{true, false} {
 			t.Run(name, func(t *testing.T) {
-				h := newProxyHouse(t, f, bypass)
+				h := newRouterWithProxy(t, f, bypass)
 				h.proxied(t, maps.Proxy{Asked: true, Port: proxyPort}, false)
 				other := h.listens(t, netip.AddrPortFrom(netip.MustParseAddr(host(f.any)), 80), false)
 				proxy := h.listens(t, netip.AddrPortFrom(h.loopback(), proxyPort), true)
-				p := packet{from: h.addrs[0] + ":4000", to: h.world + ":80", proto: tcp, flags: syn, seq: 99}
+				p := packet{from: h.addrs[0] + ":4000", to: h.remote + ":80", proto: tcp, flags: syn, seq: 99}
 				h.pods[0].send(t, p)
 				p.seq, p.ack = 100, h.answers(t, "the first", p, syn|ack)+1
 				p.flags = syn
@@ -193,7 +193,7 @@ func withSeq(p packet, seq uint32) packet {
 func TestWhatIsHandedOver(t *testing.T) {
 	for name, f := range families() {
 		t.Run(name, func(t *testing.T) {
-			h := newProxyHouse(t, f, true)
+			h := newRouterWithProxy(t, f, true)
 			listener := h.listens(t, netip.AddrPortFrom(h.loopback(), proxyPort), true)
 			h.listens(t, netip.AddrPortFrom(netip.MustParseAddr(host(f.any)), 80), false)
 			strict, unknown := maps.Proxy{Asked: true, Port: proxyPort}, maps.Proxy{Asked: true}
@@ -238,7 +238,7 @@ func TestWhatIsHandedOver(t *testing.T) {
 					if p.options > 0 && f.any != "0.0.0.0" || p.extension != nil && f.any == "0.0.0.0" {
 						return // of the other family
 					}
-					p.from, p.to = fmt.Sprintf("%s:%d", h.addrs[0], 4100+i), h.world+":80"
+					p.from, p.to = fmt.Sprintf("%s:%d", h.addrs[0], 4100+i), h.remote+":80"
 					if p.proto == 0 {
 						p.proto = tcp
 					}
@@ -254,12 +254,12 @@ func TestWhatIsHandedOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			h.proxied(t, strict, true) // identified by its device, because it may send from any address
-			h.handled(t, packet{from: h.addrs[0] + ":4301", to: h.world + ":80", proto: tcp, flags: syn}, "proxy")
+			h.handled(t, packet{from: h.addrs[0] + ":4301", to: h.remote + ":80", proto: tcp, flags: syn}, "proxy")
 			for i, local := range f.linkLocal() { // the services of a cloud trust whoever dials them from the node
 				h.outside.reach(t, local, true)
 				h.handled(t, packet{from: h.addrs[0] + fmt.Sprintf(":%d", 4303+i), to: local + ":80", proto: tcp, flags: syn}, "out")
 			}
-			beside := packet{from: h.addrs[1] + ":4302", to: h.world + ":80", proto: tcp, flags: syn}
+			beside := packet{from: h.addrs[1] + ":4302", to: h.remote + ":80", proto: tcp, flags: syn}
 			h.pods[1].send(t, beside)
 			h.outside.want(t, withTTL(beside, 63))
 		})
@@ -268,7 +268,7 @@ func TestWhatIsHandedOver(t *testing.T) {
 
 // handled sends a packet from the first pod and fails unless it is handled as wanted: by the proxy,
 // by the host it is for, or dropped for a reason.
-func (h *house) handled(t *testing.T, p packet, want string) {
+func (h *routerTwoPods) handled(t *testing.T, p packet, want string) {
 	t.Helper()
 	switch want {
 	case "proxy":
@@ -298,7 +298,7 @@ type skbuff struct {
 }
 
 // try runs a program on a frame that comes in through a device, or leaves through one.
-func (h *house) try(t *testing.T, program string, in skbuff, frame []byte) (verdict uint32, out skbuff, after []byte) {
+func (h *routerTwoPods) try(t *testing.T, program string, in skbuff, frame []byte) (verdict uint32, out skbuff, after []byte) {
 	t.Helper()
 	run := ebpf.RunOptions{Data: frame, DataOut: make([]byte, 256), Context: in, ContextOut: &out}
 	if err := h.do(func() (err error) { verdict, err = h.programs[program].Run(&run); return err }); err != nil {
@@ -312,10 +312,10 @@ func (h *house) try(t *testing.T, program string, in skbuff, frame []byte) (verd
 func TestOnTheWay(t *testing.T) {
 	for name, f := range families() {
 		t.Run(name, func(t *testing.T) {
-			h := newProxyHouse(t, f, true)
+			h := newRouterWithProxy(t, f, true)
 			h.proxied(t, maps.Proxy{Asked: true, Port: proxyPort}, false)
 			h.listens(t, netip.AddrPortFrom(h.loopback(), proxyPort), true)
-			p := packet{from: h.addrs[0] + ":4000", to: h.world + ":80", proto: tcp, flags: syn, macs: h.pods[0].macs(true)}
+			p := packet{from: h.addrs[0] + ":4000", to: h.remote + ":80", proto: tcp, flags: syn, macs: h.pods[0].macs(true)}
 			verdict, skb, frame := h.try(t, "tc_from_pod", skbuff{Ifindex: uint32(h.pods[0].near.Attrs().Index)}, p.bytes())
 			if verdict != 7 || skb.Mark != 0xfa170000|proxyPort {
 				t.Fatalf("verdict %d, mark %#x", verdict, skb.Mark)
@@ -336,9 +336,9 @@ func TestOnTheWay(t *testing.T) {
 func TestOverLoopback(t *testing.T) {
 	for name, f := range families() {
 		t.Run(name, func(t *testing.T) {
-			h := newProxyHouse(t, f, true)
+			h := newRouterWithProxy(t, f, true)
 			h.listens(t, netip.AddrPortFrom(netip.MustParseAddr(host(f.any)), 80), false)
-			frame := packet{from: h.addrs[0] + ":4000", to: h.world + ":80", proto: tcp, flags: syn}.bytes()
+			frame := packet{from: h.addrs[0] + ":4000", to: h.remote + ":80", proto: tcp, flags: syn}.bytes()
 			for _, c := range []struct {
 				program     string
 				mark, after uint32

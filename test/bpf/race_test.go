@@ -14,10 +14,10 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// races is a world whose programs meet a rival that works on the same flows, at a moment that the
+// races is a node whose programs meet a rival that works on the same flows, at a moment that the
 // test chooses.
 type races struct {
-	*world
+	*bareNode
 	steps     *ebpf.Map
 	variables map[string]*ebpf.Variable
 }
@@ -26,7 +26,7 @@ func newRaces(t *testing.T) *races {
 	t.Helper()
 	config := standardConfig()
 	config.TickShift = 31 // a row that is used in a new tick would need more accesses
-	w := newWorldOf(t, hooks()[0], config)
+	w := newBareNodeOf(t, hooks()[0], config)
 	spec, err := LoadRace()
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +41,7 @@ func newRaces(t *testing.T) *races {
 	t.Cleanup(loaded.Close)
 	raced := *w
 	raced.programs = loaded.Programs
-	return &races{world: &raced, steps: loaded.Maps["race_steps"], variables: loaded.Variables}
+	return &races{bareNode: &raced, steps: loaded.Maps["race_steps"], variables: loaded.Variables}
 }
 
 func (r *races) set(t *testing.T, name string, value int) {
@@ -158,7 +158,7 @@ func (s sides) fills(f family) []raceStep {
 }
 
 // learn has the programs begin and establish a flow, and returns the rows that they made.
-func (w *world) learn(t *testing.T, f family, proto byte) (s sides) {
+func (w *bareNode) learn(t *testing.T, f family, proto byte) (s sides) {
 	t.Helper()
 	from, to, pod := f.client+":4000", f.node+":30080", f.pod+":8080"
 	first := packet{from: from, to: to, proto: proto, flags: syn}
@@ -217,7 +217,7 @@ func TestRaces(t *testing.T) {
 // race runs the packet against every number of steps before every access.
 func (r *races) race(t *testing.T, race race, in packet, f family) {
 	t.Helper()
-	r.tell(t, race.steps)
+	r.setSteps(t, race.steps)
 	last, late := 0, map[int]string{}
 	for at := 1; at == 1 || at <= last; at++ {
 		for n := 1; n <= len(race.steps); n++ {
@@ -234,8 +234,8 @@ func (r *races) race(t *testing.T, race race, in packet, f family) {
 	}
 }
 
-// tell sets the rival's steps.
-func (r *races) tell(t *testing.T, steps []raceStep) {
+// setSteps sets the rival's steps.
+func (r *races) setSteps(t *testing.T, steps []raceStep) {
 	t.Helper()
 	for i := range r.steps.MaxEntries() {
 		var step raceStep

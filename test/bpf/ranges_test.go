@@ -9,7 +9,7 @@ import (
 )
 
 // guard sets the source ranges of the last added service.
-func (w *world) guard(t *testing.T, prefixes ...string) {
+func (w *bareNode) guard(t *testing.T, prefixes ...string) {
 	t.Helper()
 	table := maps.NewRangeTable(w.maps.SrcRanges)
 	var have, want []maps.Range
@@ -32,7 +32,7 @@ func (w *world) guard(t *testing.T, prefixes ...string) {
 }
 
 // nextTick makes every established flow look as if it was last seen one tick earlier.
-func (w *world) nextTick(t *testing.T) {
+func (w *bareNode) nextTick(t *testing.T) {
 	t.Helper()
 	var key bpf.MapsFlow
 	var row bpf.MapsCtEntry
@@ -65,7 +65,7 @@ func guardedIn(f family) guarded {
 // A client in no source range reaches no address of a load balancer, but every other kind of
 // frontend.
 func TestSourceRanges(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		g := guardedIn(f)
 		w.service(t, g.vip+":53", udp, maps.LoadBalancer, f.pod+":53", false)
 		key := maps.KeyOf(netip.MustParseAddrPort(f.any+":30053").Addr(), 30053, udp)
@@ -99,7 +99,7 @@ func TestSourceRanges(t *testing.T) {
 
 // established makes a UDP flow to a load balancer's address and establishes it if possible, and
 // returns its packets.
-func (w *world) established(t *testing.T, f family, local bool) (request, answer packet) {
+func (w *bareNode) established(t *testing.T, f family, local bool) (request, answer packet) {
 	t.Helper()
 	vip := guardedIn(f).vip + ":53"
 	request = packet{from: f.client + ":4000", to: vip, proto: udp}
@@ -125,7 +125,7 @@ func (w *world) established(t *testing.T, f family, local bool) (request, answer
 
 // A flow whose client is no longer in a range ends within a tick, whichever side sends first.
 func TestSourceRangesCutFlows(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		g := guardedIn(f)
 		for _, c := range []struct {
 			name           string
@@ -159,7 +159,7 @@ func TestSourceRangesCutFlows(t *testing.T) {
 const affinityBackends = 8
 
 // addAffinity adds a service with session affinity, and returns its index.
-func (w *world) addAffinity(t *testing.T, f family) uint32 {
+func (w *bareNode) addAffinity(t *testing.T, f family) uint32 {
 	t.Helper()
 	w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8000", true)
 	index := w.services
@@ -175,7 +175,7 @@ func (w *world) addAffinity(t *testing.T, f family) uint32 {
 }
 
 // affine returns the backend's port that a client's first packet goes to.
-func (w *world) affine(t *testing.T, f family, client netip.Addr, port uint16) string {
+func (w *bareNode) affine(t *testing.T, f family, client netip.Addr, port uint16) string {
 	t.Helper()
 	from := netip.AddrPortFrom(client, port)
 	_, out := w.run(t, w.in, packet{from: from.String(), to: f.node + ":30080", proto: tcp, flags: syn}.bytes())
@@ -187,7 +187,7 @@ func (w *world) affine(t *testing.T, f family, client netip.Addr, port uint16) s
 
 // A client whose affinity has lapsed gets any backend, and keeps it.
 func TestAffinityLapses(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		index := w.addAffinity(t, f)
 		client := netip.MustParseAddrPort(f.client + ":1").Addr()
 		key := bpf.MapsAffinityKey{Client: maps.AddrOf(client), Service: index}
@@ -218,7 +218,7 @@ func TestAffinityLapses(t *testing.T) {
 // With session affinity only the client's address decides, on any node, from any port of the
 // client, with any algorithm.
 func TestAffinityByAddress(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		index := w.addAffinity(t, f)
 		row := &w.tables.Services[index]
 		chosen := func(client netip.Addr, port uint16) string {

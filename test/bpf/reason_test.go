@@ -13,64 +13,64 @@ import (
 )
 
 // mishap causes what a reason is counted for, and returns the packet that is counted.
-type mishap func(t *testing.T, w *world, f family) packet
+type mishap func(t *testing.T, w *bareNode, f family) packet
 
 // mishaps has one for every reason that the packet programs count.
 func mishaps() map[string]mishap {
 	return map[string]mishap{
-		"no-backend": func(t *testing.T, w *world, f family) packet {
+		"no-backend": func(t *testing.T, w *bareNode, f family) packet {
 			w.service(t, f.any+":30080", tcp, maps.NodePort, "", false)
 			return opening(f)
 		},
-		"table-race": func(t *testing.T, w *world, f family) packet {
+		"table-race": func(t *testing.T, w *bareNode, f family) packet {
 			w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
 			w.tables.Slots[w.services] = maps.MakeSlot(w.services, w.services, 4)
 			return opening(f)
 		},
-		"bad-table": func(t *testing.T, w *world, f family) packet {
+		"bad-table": func(t *testing.T, w *bareNode, f family) packet {
 			w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
 			w.tables.Services[w.services].Words[0] = uint64(maps.MakeWord(1<<30, 1, 3))
 			return opening(f)
 		},
-		"fragment": func(t *testing.T, w *world, f family) packet {
+		"fragment": func(t *testing.T, w *bareNode, f family) packet {
 			w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
 			p := opening(f)
 			p.fragment, p.cut = 0x2000, 8
 			return p
 		},
-		"ttl": func(t *testing.T, w *world, f family) packet {
+		"ttl": func(t *testing.T, w *bareNode, f family) packet {
 			p := opening(f)
 			row := rowOf(p.from, f.pod+":8080", false)
 			row.Ifindex, row.Dmac = 1, [6]uint8{2, 0, 0, 0, 0, 1} // sent back where it came from: lo
 			w.plant(t, w.maps.CtPending, flowOf(p.from, p.to, tcp), row)
 			return withTTL(p, 1)
 		},
-		"no-port": func(t *testing.T, w *world, f family) packet {
+		"no-port": func(t *testing.T, w *bareNode, f family) packet {
 			w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 			p := opening(f)
 			for used := 0; used < 4; {
 				p.from = addrPort(f.client, 5000+used)
 				used++
 				b, _ := w.borrow(t, f, p.from, tcp)
-				w.keep(t, f, b)
+				w.establish(t, f, b)
 			}
 			return opening(f)
 		},
-		"port-taken": func(t *testing.T, w *world, f family) packet {
+		"port-taken": func(t *testing.T, w *bareNode, f family) packet {
 			w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 			for i := range 4 {
 				w.borrow(t, f, addrPort(f.client, 5000+i), tcp)
 			}
 			return opening(f)
 		},
-		"no-address": func(t *testing.T, w *world, f family) packet {
+		"no-address": func(t *testing.T, w *bareNode, f family) packet {
 			w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 			if err := w.maps.SetSnatAddr(netip.MustParseAddr(strings.Trim(f.client, "[]"))); err != nil {
 				t.Fatal(err)
 			}
 			return opening(f)
 		},
-		"flow-race": func(t *testing.T, w *world, f family) packet {
+		"flow-race": func(t *testing.T, w *bareNode, f family) packet {
 			p := opening(f)
 			key, row := flowOf(p.from, p.to, tcp), rowOf(p.from, f.pod+":8080", false)
 			row.Checksum = checksum.Of(key, row) + 1
@@ -79,23 +79,23 @@ func mishaps() map[string]mishap {
 			}
 			return p
 		},
-		"flows-full": func(t *testing.T, w *world, f family) packet {
+		"flows-full": func(t *testing.T, w *bareNode, f family) packet {
 			w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 			l := w.dial(t, f, opening(f).from, opening(f).to, f.pod+":8080")
 			l.reply(t, "answer", syn|ack, 1000)
 			w.fill(t)
 			return packet{from: l.client, to: l.vip, proto: tcp, flags: ack, ack: 1001}
 		},
-		"cluster-ip": func(t *testing.T, w *world, f family) packet {
+		"cluster-ip": func(t *testing.T, w *bareNode, f family) packet {
 			w.service(t, f.node+":30080", tcp, maps.ClusterIP, f.pod+":8080", false)
 			return opening(f)
 		},
-		"source-range": func(t *testing.T, w *world, f family) packet {
+		"source-range": func(t *testing.T, w *bareNode, f family) packet {
 			w.service(t, f.node+":30080", tcp, maps.LoadBalancer, f.pod+":8080", false)
 			w.guard(t, "203.0.113.0/24")
 			return opening(f)
 		},
-		"too-big": func(t *testing.T, w *world, f family) packet {
+		"too-big": func(t *testing.T, w *bareNode, f family) packet {
 			p := opening(f)
 			row := rowOf(p.from, f.pod+":8080", false)
 			row.Ifindex, row.Dmac = 1, [6]uint8{2, 0, 0, 0, 0, 1}
@@ -120,7 +120,7 @@ func opening(f family) packet {
 }
 
 // fill leaves no room for a flow.
-func (w *world) fill(t *testing.T) {
+func (w *bareNode) fill(t *testing.T) {
 	t.Helper()
 	keys := make([]bpf.MapsFlow, w.maps.Ct.MaxEntries())
 	for i := range keys {
@@ -139,7 +139,7 @@ func TestEveryReason(t *testing.T) {
 	for _, s := range frames() { // at the devices of pods
 		elsewhere = append(elsewhere, s.want)
 	}
-	list, err := observe.ReadCounters(newWorld(t, hooks()[0]).maps.Counters)
+	list, err := observe.ReadCounters(newBareNode(t, hooks()[0]).maps.Counters)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestEveryReason(t *testing.T) {
 	}
 	for reason, happen := range all {
 		t.Run(reason, func(t *testing.T) {
-			each(t, func(t *testing.T, w *world, f family) {
+			each(t, func(t *testing.T, w *bareNode, f family) {
 				if reason == "too-big" && w.name == "xdp" {
 					return // it only sends back what its own link has brought
 				}
@@ -168,7 +168,7 @@ func TestEveryReason(t *testing.T) {
 
 // A dropped packet is counted only for that, even if its flow found no room either.
 func TestCountedOnce(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		p := withTTL(mishaps()["flows-full"](t, w, f), 1)
 		key := flowOf(p.from, p.to, tcp)
 		var row bpf.MapsCtEntry

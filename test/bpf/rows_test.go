@@ -20,7 +20,7 @@ import (
 const readTimeout = 5 * time.Second
 
 // row returns the established row of a flow.
-func (w *world) row(t *testing.T, from, to string, proto byte) (bpf.MapsCtEntry, bool) {
+func (w *bareNode) row(t *testing.T, from, to string, proto byte) (bpf.MapsCtEntry, bool) {
 	t.Helper()
 	var row bpf.MapsCtEntry
 	key := flowOf(from, to, proto)
@@ -42,7 +42,7 @@ func rowOf(from, to string, reply bool) bpf.MapsCtEntry {
 }
 
 // plant writes a row with its checksum, as the programs make it.
-func (w *world) plant(t *testing.T, m *ebpf.Map, key bpf.MapsFlow, row bpf.MapsCtEntry) {
+func (w *bareNode) plant(t *testing.T, m *ebpf.Map, key bpf.MapsFlow, row bpf.MapsCtEntry) {
 	t.Helper()
 	row.Checksum = checksum.Of(key, row)
 	if err := m.Put(&key, &row); err != nil {
@@ -51,7 +51,7 @@ func (w *world) plant(t *testing.T, m *ebpf.Map, key bpf.MapsFlow, row bpf.MapsC
 }
 
 // countedAt returns how often any hook counted a reason.
-func (w *world) countedAt(t *testing.T, hook, reason string) uint64 {
+func (w *bareNode) countedAt(t *testing.T, hook, reason string) uint64 {
 	t.Helper()
 	list, err := observe.ReadCounters(w.maps.Counters)
 	if err != nil {
@@ -68,7 +68,7 @@ func (w *world) countedAt(t *testing.T, hook, reason string) uint64 {
 
 // inTime calls happened until it is true, and fails if that takes seconds: the kernel's jiffies
 // must advance.
-func (s *site) inTime(t *testing.T, what string, happened func() bool) {
+func (s *routerNode) inTime(t *testing.T, what string, happened func() bool) {
 	t.Helper()
 	for began := time.Now(); !happened(); {
 		if time.Since(began) > readTimeout {
@@ -91,7 +91,7 @@ func (w *wire) routeBack(t *testing.T, addr string) {
 // setMTU changes how large the packets that the node sends on the wire may be.
 func (w *wire) setMTU(t *testing.T, mtu int) {
 	t.Helper()
-	if err := w.site.node.LinkSetMTU(w.near, mtu); err != nil {
+	if err := w.router.node.LinkSetMTU(w.near, mtu); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 // An association with a backend on another node is established by the tag that the backend asked
 // for, and by nothing else.
 func TestRemoteSCTP(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", sctp, maps.NodePort, f.pod+":8080", false)
 		client, node, pod := f.client+":4000", f.node+":30080", f.pod+":8080"
 		_, out := w.run(t, w.in, packet{from: client, to: node, proto: sctp, flags: syn, seq: 77}.bytes())
@@ -52,7 +52,7 @@ func TestRemoteSCTP(t *testing.T) {
 
 // An association older than the programs' memory goes on.
 func TestOldSCTP(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", sctp, maps.NodePort, f.pod+":30080", true)
 		client, node, pod := f.client+":4000", f.node+":30080", f.pod+":30080"
 		w.step(t, step{name: "data", in: packet{from: client, to: node, proto: sctp, ack: 5},
@@ -71,7 +71,7 @@ func TestOldSCTP(t *testing.T) {
 // truncated, because the kernel accepts no test packets that long: the programs do not read what
 // follows the header.
 func TestSumsOfSCTP(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", sctp, maps.NodePort, f.pod+":8080", true)
 		in := packet{from: f.client + ":4000", to: f.node + ":30080", proto: sctp, flags: syn}
 		want := in
@@ -98,7 +98,7 @@ func TestSumsOfSCTP(t *testing.T) {
 // The checksum of a fragmented datagram depends on later fragments, so the first one is translated
 // only if its ports stay the same.
 func TestFragmentsOfSCTP(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	each(t, func(t *testing.T, w *bareNode, f family) {
 		w.service(t, f.any+":30080", sctp, maps.NodePort, f.pod+":8080", true)
 		w.service(t, f.vip+":8080", sctp, maps.ExternalIP, f.pod+":8080", true)
 		first := func(from, to string) datagram {

@@ -14,14 +14,14 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// self is a house's own sockets: what they send leaves through the link to the outside, which has
+// self is a node's own sockets: what they send leaves through the link to the outside, which has
 // the default route, and they get what the programs leave to the node.
 type self struct {
-	*house
+	*routerTwoPods
 	out, in *os.File
 }
 
-// own runs a story in a house that sends packets to services itself, with and without the
+// own runs a story on a node with two pods that sends packets to services itself, with and without the
 // shortcuts.
 func own(t *testing.T, story func(t *testing.T, s *self, f family)) {
 	t.Helper()
@@ -32,15 +32,15 @@ func own(t *testing.T, story func(t *testing.T, s *self, f family)) {
 				t.Parallel()
 				config := standardConfig()
 				config.Bypass, config.Masquerade, config.HostFlows = on, uint16(on), 1
-				h := newHouseOf(t, f, config)
-				h.outside.reach(t, h.world, true)
+				h := newRouterTwoPodsOf(t, f, config)
+				h.outside.reach(t, h.remote, true)
 				h.outside.reach(t, f.client, true)
 				h.native(t, map[bool]string{true: "::/0", false: "0.0.0.0/0"}[f.any == "[::]"])
 				proto := uint16(unix.ETH_P_IP)
 				if f.any == "[::]" {
 					proto = unix.ETH_P_IPV6
 				}
-				story(t, &self{house: h, out: h.frames(t, 0, h.outside), in: h.frames(t, proto, nil)}, f)
+				story(t, &self{routerTwoPods: h, out: h.frames(t, 0, h.outside), in: h.frames(t, proto, nil)}, f)
 			})
 		}
 	}
@@ -48,7 +48,7 @@ func own(t *testing.T, story func(t *testing.T, s *self, f family)) {
 
 // frames opens a socket of the node itself: for frames that leave through a link, or for those of a
 // protocol that reach its stack through any link.
-func (h *house) frames(t *testing.T, proto uint16, w *wire) *os.File {
+func (h *routerTwoPods) frames(t *testing.T, proto uint16, w *wire) *os.File {
 	t.Helper()
 	var socket *os.File
 	err := h.netns.Do(func() error {
@@ -95,7 +95,7 @@ func (s *self) hears(t *testing.T, what string, wanted func(frame []byte) bool) 
 	for frame := make([]byte, 65536); ; {
 		n, err := s.in.Read(frame)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatalf("%s: the node hears nothing; counted: %v at tc, %v at pods' devices", what, s.reasons(t), podReasons(t, s.house))
+			t.Fatalf("%s: the node hears nothing; counted: %v at tc, %v at pods' devices", what, s.reasons(t), podReasons(t, s.routerTwoPods))
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -28,11 +28,11 @@ func podHook() hook {
 	return hook{"pod", bpf.LoadPod, "tc_from_pod", "", 1<<32 - 1, 2, 7}
 }
 
-// newPodWorld returns a node with two pods: test runs come in through the device of the first.
-func newPodWorld(t *testing.T, config bpf.MapsPacketConfig, unchecked bool) *world {
+// newBareNodeTwoPods returns a node with two pods: test runs come in through the device of the first.
+func newBareNodeTwoPods(t *testing.T, config bpf.MapsPacketConfig, unchecked bool) *bareNode {
 	t.Helper()
 	rig.Root(t)
-	w := newWorldOf(t, podHook(), config)
+	w := newBareNodeOf(t, podHook(), config)
 	pods := []maps.Pod{
 		{
 			Addrs: []netip.Addr{netip.MustParseAddr(pod4), netip.MustParseAddr(pod6)}, Index: 1,
@@ -231,7 +231,7 @@ func frames() []sent {
 // else; each dropped frame is counted for its reason.
 func TestSender(t *testing.T) {
 	for _, unchecked := range []bool{false, true} {
-		w := newPodWorld(t, standardConfig(), unchecked)
+		w := newBareNodeTwoPods(t, standardConfig(), unchecked)
 		for _, s := range frames() {
 			want := s.want
 			if unchecked && !s.even {
@@ -255,7 +255,7 @@ func TestSender(t *testing.T) {
 
 // A device that is not registered yet sends nothing.
 func TestSenderUnknown(t *testing.T) {
-	w := newPodWorld(t, standardConfig(), false)
+	w := newBareNodeTwoPods(t, standardConfig(), false)
 	if _, err := w.maps.SetPods(nil); err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func shortest(frame []byte) int {
 
 // Truncation anywhere does not let a packet with another's address through.
 func TestSenderCut(t *testing.T) {
-	w := newPodWorld(t, standardConfig(), false)
+	w := newBareNodeTwoPods(t, standardConfig(), false)
 	for _, s := range frames() {
 		frame := s.bytes()
 		for n := shortest(frame); n < len(frame); n++ {

@@ -15,16 +15,16 @@ const (
 
 // conversation is an established flow of TCP or SCTP to a backend on another node, or on this one.
 type conversation struct {
-	*world
+	*bareNode
 	client, vip, end, pod string
 	local                 bool
 	proto                 byte
 }
 
 // converse establishes a flow in which both ends have sent something.
-func (w *world) converse(t *testing.T, f family, local bool, proto byte) *conversation {
+func (w *bareNode) converse(t *testing.T, f family, local bool, proto byte) *conversation {
 	t.Helper()
-	c := &conversation{world: w, client: f.client + ":4000", vip: f.node + ":30080", end: f.client + ":4000", pod: f.pod + ":8080", local: local, proto: proto}
+	c := &conversation{bareNode: w, client: f.client + ":4000", vip: f.node + ":30080", end: f.client + ":4000", pod: f.pod + ":8080", local: local, proto: proto}
 	w.service(t, f.any+":30080", proto, maps.NodePort, c.pod, local)
 	verdict, out := w.run(t, w.in, packet{from: c.client, to: c.vip, proto: proto, flags: syn, seq: clientAt - 1}.bytes())
 	if verdict != "pass" {
@@ -83,7 +83,7 @@ func conversations(t *testing.T, story func(t *testing.T, c *conversation)) {
 func conversationsOf(t *testing.T, proto byte, story func(t *testing.T, c *conversation)) {
 	t.Helper()
 	for _, local := range []bool{false, true} {
-		each(t, func(t *testing.T, w *world, f family) {
+		each(t, func(t *testing.T, w *bareNode, f family) {
 			if local && w.out == "" {
 				return // XDP sees nothing that leaves
 			}

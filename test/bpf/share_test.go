@@ -10,7 +10,7 @@ import (
 
 // share returns what pods have sent of a shared rate, and sets when they may send next unless that
 // is zero.
-func (p *paced) share(t *testing.T, id, next uint64) (row bpf.MapsPodPace) {
+func (p *ratedPod) share(t *testing.T, id, next uint64) (row bpf.MapsPodPace) {
 	t.Helper()
 	if next > 0 {
 		row.Next = next * part

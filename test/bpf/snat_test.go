@@ -18,7 +18,7 @@ type borrower struct {
 }
 
 // borrow begins a flow to the only backend, and reports whether it got a port.
-func (w *world) borrow(t *testing.T, f family, client string, proto byte) (borrower, bool) {
+func (w *bareNode) borrow(t *testing.T, f family, client string, proto byte) (borrower, bool) {
 	t.Helper()
 	verdict, out := w.run(t, w.in, packet{from: client, to: f.node + ":30080", proto: proto, flags: syn}.bytes())
 	if verdict != "pass" {
@@ -28,7 +28,7 @@ func (w *world) borrow(t *testing.T, f family, client string, proto byte) (borro
 }
 
 // idle makes the reply of a flow look as if it had come, or been asked for, that many ticks ago.
-func (w *world) idle(t *testing.T, f family, b borrower, ticks uint32) {
+func (w *bareNode) idle(t *testing.T, f family, b borrower, ticks uint32) {
 	t.Helper()
 	key := flowOf(f.pod+":8080", b.snat, b.proto)
 	var row bpf.MapsCtEntry
@@ -41,8 +41,8 @@ func (w *world) idle(t *testing.T, f family, b borrower, ticks uint32) {
 	}
 }
 
-// keep establishes a flow.
-func (w *world) keep(t *testing.T, f family, b borrower) {
+// establish establishes a flow.
+func (w *bareNode) establish(t *testing.T, f family, b borrower) {
 	t.Helper()
 	w.step(t, step{name: "answer", in: packet{from: f.pod + ":8080", to: b.snat, proto: b.proto, flags: syn | ack, seq: 1000},
 		want: packet{from: f.node + ":30080", to: b.client, proto: b.proto, flags: syn | ack, seq: 1000}})
@@ -51,7 +51,7 @@ func (w *world) keep(t *testing.T, f family, b borrower) {
 }
 
 // has reports which rows there are of a flow that is not established.
-func (w *world) has(t *testing.T, f family, b borrower) (request, reply bool) {
+func (w *bareNode) has(t *testing.T, f family, b borrower) (request, reply bool) {
 	t.Helper()
 	there, ok, err := maps.LookupFlow(w.maps.CtPending, flowOf(b.client, f.node+":30080", b.proto))
 	if err != nil {
@@ -89,7 +89,7 @@ func TestWhoGivesWay(t *testing.T) {
 				continue // sctp_test.go has how associations are established
 			}
 			t.Run(fmt.Sprintf("%s, %d", tt.name, proto), func(t *testing.T) {
-				each(t, func(t *testing.T, w *world, f family) {
+				each(t, func(t *testing.T, w *bareNode, f family) {
 					w.service(t, f.any+":30080", proto, maps.NodePort, f.pod+":8080", false)
 					client := f.nth(1).String()
 					var flows []borrower
@@ -103,7 +103,7 @@ func TestWhoGivesWay(t *testing.T) {
 							t.Fatalf("flow %d got no port of four", i)
 						}
 						if i < tt.kept {
-							w.keep(t, f, b)
+							w.establish(t, f, b)
 						} else if tt.ages[i] > 0 {
 							w.idle(t, f, b, uint32(tt.ages[i]))
 						}
@@ -147,7 +147,7 @@ func TestShareOfPorts(t *testing.T) {
 			t.Parallel()
 			config := standardConfig()
 			config.Masquerade, config.SnatFirst, config.SnatLast = 1, first, last
-			w := newWorldOf(t, hooks()[0], config)
+			w := newBareNodeOf(t, hooks()[0], config)
 			var list []maps.Pod
 			for i := range pods {
 				list = append(list, maps.Pod{Addrs: []netip.Addr{podOf(f, i)}, Index: uint32(100 + i)})
@@ -205,7 +205,7 @@ func TestPodKeepsItsShare(t *testing.T) {
 			t.Parallel()
 			config := standardConfig()
 			config.Masquerade, config.SnatFirst, config.SnatLast = 1, 61000, 61255
-			w := newWorldOf(t, hooks()[0], config)
+			w := newBareNodeOf(t, hooks()[0], config)
 			attacker, victim := podOf(f, 0), podOf(f, 1)
 			if _, err := w.maps.SetPods([]maps.Pod{{Addrs: []netip.Addr{attacker}, Index: 100}, {Addrs: []netip.Addr{victim}, Index: 101}}); err != nil {
 				t.Fatal(err)

@@ -19,7 +19,7 @@ func TestPodSources(t *testing.T) {
 		if tunnel {
 			config.TunnelPort = 8472
 		}
-		eachWith(t, config, func(t *testing.T, w *world, f family) {
+		eachWith(t, config, func(t *testing.T, w *bareNode, f family) {
 			w.listNodes(t)
 			own, far := map[string]string{"0.0.0.0": other4, "[::]": "[" + other6 + "]"}[f.any], map[string]string{"0.0.0.0": "10.244.2.9", "[::]": "[fd03::9]"}[f.any]
 			if _, err := w.maps.SetPods([]maps.Pod{{
@@ -51,19 +51,19 @@ func TestPodSources(t *testing.T) {
 				{"pods of other nodes, to a client", far + ":4000", f.client + ":8080", tcp, ack, false},
 				{"a client, to a pod", f.client + ":4001", own + ":8080", tcp, syn, false},
 			} {
-				w.judged(t, c.what, packet{from: c.from, to: c.to, proto: c.proto, flags: c.flags}, c.drop)
+				w.wantSourceDrop(t, c.what, packet{from: c.from, to: c.to, proto: c.proto, flags: c.flags}, c.drop)
 			}
 			if w.out == "" {
 				return // answers leave by another hook
 			}
 			w.open(t, f, own)
-			w.judged(t, "in the place of an answer", packet{from: own + ":8080", to: f.client + ":4000", proto: tcp, flags: ack}, true)
+			w.wantSourceDrop(t, "in the place of an answer", packet{from: own + ":8080", to: f.client + ":4000", proto: tcp, flags: ack}, true)
 		})
 	}
 }
 
 // open establishes a client's flow with a backend that is a pod of this node.
-func (w *world) open(t *testing.T, f family, pod string) {
+func (w *bareNode) open(t *testing.T, f family, pod string) {
 	t.Helper()
 	request, answer := packet{from: f.client + ":4000", to: f.vip + ":80", proto: tcp, flags: syn}, packet{from: pod + ":8080", to: f.client + ":4000", proto: tcp, flags: syn | ack, seq: 1000}
 	w.run(t, w.in, request.bytes())
@@ -75,9 +75,9 @@ func (w *world) open(t *testing.T, f family, pod string) {
 	}
 }
 
-// judged fails unless a packet that comes in by a device is dropped for its source, or is not. XDP
+// wantSourceDrop fails unless a packet that comes in by a device is dropped for its source, or is not. XDP
 // leaves what is to be dropped to tc, as it is.
-func (w *world) judged(t *testing.T, what string, p packet, drop bool) {
+func (w *bareNode) wantSourceDrop(t *testing.T, what string, p packet, drop bool) {
 	t.Helper()
 	frame, before := p.bytes(), w.counted(t, "pod-source")
 	verdict, out := w.run(t, w.in, frame)

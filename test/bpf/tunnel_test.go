@@ -14,7 +14,7 @@ import (
 )
 
 // listNodes tells the programs of two nodes, of which one is this, and of their pods' networks.
-func (w *world) listNodes(t *testing.T) {
+func (w *bareNode) listNodes(t *testing.T) {
 	t.Helper()
 	here, there := maps.ClusterNode{Name: 1, Number: 1, Self: true}, maps.ClusterNode{Name: 2, Number: 2}
 	end := maps.ClusterNode{Name: 2, Number: 2, Tunnel: true}
@@ -33,7 +33,7 @@ func (w *world) listNodes(t *testing.T) {
 }
 
 // routeAll gives the node routes to everywhere, and to all hosts of its own network.
-func (w *world) routeAll(t *testing.T) {
+func (w *bareNode) routeAll(t *testing.T) {
 	t.Helper()
 	if err := errors.Join(w.netns.SetSysctl("net/ipv4/ip_forward", "1"), w.do(func() error {
 		lo, err := netlink.LinkByIndex(1)
@@ -95,7 +95,7 @@ func TestTunnelOfNodes(t *testing.T) {
 	for _, unchecked := range []bool{false, true} {
 		config := standardConfig()
 		config.TunnelPort = 8472
-		w := newPodWorld(t, config, unchecked)
+		w := newBareNodeTwoPods(t, config, unchecked)
 		w.listNodes(t)
 		w.routeAll(t)
 		if unchecked {
@@ -127,7 +127,7 @@ func tunnelPortsOfNodes(t *testing.T, anyPort uint32) {
 		if h.name != "tc" {
 			continue
 		}
-		w := newWorldOf(t, h, config)
+		w := newBareNodeOf(t, h, config)
 		for _, tt := range []struct {
 			what, from, to string
 			proto          byte

@@ -28,7 +28,7 @@ func passes(t *testing.T, from, to *wire, d datagram) {
 	for got := make([]byte, 65536); ; {
 		n, err := to.socket.Read(got)
 		if err != nil {
-			t.Fatalf("%x does not come out: %v; counted: %v", want, err, from.site.reasons(t))
+			t.Fatalf("%x does not come out: %v; counted: %v", want, err, from.router.reasons(t))
 		}
 		if n == len(want) && bytes.Equal(got[14:n], want[14:]) {
 			return
@@ -46,24 +46,24 @@ func TestMasqueradeOff(t *testing.T) {
 				t.Parallel()
 				config := standardConfig()
 				config.Bypass = bypass
-				h := newHouseOf(t, f, config)
-				h.outside.reach(t, h.world, true)
+				h := newRouterTwoPodsOf(t, f, config)
+				h.outside.reach(t, h.remote, true)
 				for _, proto := range []byte{tcp, udp} {
-					out := packet{from: h.addrs[0] + ":1000", to: h.world + ":80", proto: proto, flags: syn}
+					out := packet{from: h.addrs[0] + ":1000", to: h.remote + ":80", proto: proto, flags: syn}
 					h.pods[0].send(t, out)
 					h.outside.want(t, withTTL(out, 63))
-					in := packet{from: h.world + ":80", to: h.addrs[0] + ":1000", proto: proto, flags: syn | ack}
+					in := packet{from: h.remote + ":80", to: h.addrs[0] + ":1000", proto: proto, flags: syn | ack}
 					h.outside.send(t, in)
 					h.pods[0].want(t, withTTL(in, 63))
 				}
 				k := f.kinds()
-				m := message{from: host(h.addrs[0]), to: host(h.world), kind: k.echo, rest: 77<<16 | 1, body: []byte("are you there?"), ttl: 64}
+				m := message{from: host(h.addrs[0]), to: host(h.remote), kind: k.echo, rest: 77<<16 | 1, body: []byte("are you there?"), ttl: 64}
 				h.pods[0].echo(t, m)
 				m.ttl = 63
 				if out, want := h.outside.icmp(t, k.echo), m.bytes(); !bytes.Equal(out[14:], want[14:]) {
 					t.Errorf("have  %x\nwant  %x", out, want)
 				}
-				passes(t, h.pods[0], h.outside, datagram{from: host(h.addrs[0]), to: host(h.world), proto: 47, payload: make([]byte, 40), ttl: 64})
+				passes(t, h.pods[0], h.outside, datagram{from: host(h.addrs[0]), to: host(h.remote), proto: 47, payload: make([]byte, 40), ttl: 64})
 				if open, half := h.rows(t); open+half > 0 {
 					t.Errorf("%d rows are established and %d half open, want none", open, half)
 				}
@@ -75,17 +75,17 @@ func TestMasqueradeOff(t *testing.T) {
 // What leaves and is not a pod's keeps its address, whatever it is, and packets without ports pass
 // unchanged to where pods are known.
 func TestMasqueradeOfOthers(t *testing.T) {
-	masked(t, func(t *testing.T, h *house, f family, _ byte) {
+	masked(t, func(t *testing.T, h *routerTwoPods, f family, _ byte) {
 		side := h.wire(t, "side")
 		side.reach(t, f.client, true)
 		for _, proto := range []byte{tcp, udp} {
-			p := packet{from: f.client + ":1000", to: h.world + ":80", proto: proto, flags: syn}
+			p := packet{from: f.client + ":1000", to: h.remote + ":80", proto: proto, flags: syn}
 			side.send(t, p)
 			h.outside.want(t, withTTL(p, 63))
 		}
-		passes(t, side, h.outside, datagram{from: host(f.client), to: host(h.world), proto: 47, payload: make([]byte, 40), ttl: 64})
-		h.native(t, host(h.world)+map[bool]string{true: "/32", false: "/128"}[f.any != "[::]"])
-		passes(t, h.pods[0], h.outside, datagram{from: host(h.addrs[0]), to: host(h.world), proto: 47, payload: make([]byte, 40), ttl: 64})
+		passes(t, side, h.outside, datagram{from: host(f.client), to: host(h.remote), proto: 47, payload: make([]byte, 40), ttl: 64})
+		h.native(t, host(h.remote)+map[bool]string{true: "/32", false: "/128"}[f.any != "[::]"])
+		passes(t, h.pods[0], h.outside, datagram{from: host(h.addrs[0]), to: host(h.remote), proto: 47, payload: make([]byte, 40), ttl: 64})
 		if open, half := h.rows(t); open+half > 0 {
 			t.Errorf("%d rows are established and %d half open, want none", open, half)
 		}
@@ -95,9 +95,9 @@ func TestMasqueradeOfOthers(t *testing.T) {
 // A host that keeps sending datagrams to a pod keeps getting answers from the pod's address: its
 // row is as recent as the last of them, and there is only one.
 func TestMasqueradeExpectsOn(t *testing.T) {
-	masked(t, func(t *testing.T, h *house, f family, hops byte) {
-		in := packet{from: h.world + ":4000", to: h.addrs[0] + ":80", proto: udp}
-		key := flowOf(h.addrs[0]+":80", h.world+":4000", udp)
+	masked(t, func(t *testing.T, h *routerTwoPods, f family, hops byte) {
+		in := packet{from: h.remote + ":4000", to: h.addrs[0] + ":80", proto: udp}
+		key := flowOf(h.addrs[0]+":80", h.remote+":4000", udp)
 		row := func() (row bpf.MapsCtEntry) {
 			t.Helper()
 			h.outside.send(t, in)
@@ -124,7 +124,7 @@ func TestMasqueradeExpectsOn(t *testing.T) {
 }
 
 // forgetAll deletes every row, as an eviction, an expiry or a lost map would.
-func (h *house) forgetAll(t *testing.T) {
+func (h *routerTwoPods) forgetAll(t *testing.T) {
 	t.Helper()
 	for _, m := range []*ebpf.Map{h.maps.Ct, h.maps.CtPending} {
 		var keys []bpf.MapsFlow
@@ -148,8 +148,8 @@ func (h *house) forgetAll(t *testing.T) {
 // Whatever a pod sends to the outside in a connection whose rows are gone has the node's address. The
 // connection gets the port that it had, and goes on.
 func TestMasqueradeWithoutRows(t *testing.T) {
-	masked(t, func(t *testing.T, h *house, f family, hops byte) {
-		pod, server := h.addrs[0]+":1000", h.world+":80"
+	masked(t, func(t *testing.T, h *routerTwoPods, f family, hops byte) {
+		pod, server := h.addrs[0]+":1000", h.remote+":80"
 		there := packet{from: pod, to: server, proto: tcp, flags: syn, seq: 7}
 		h.pods[0].send(t, there)
 		there.from = f.snat + ":0"
@@ -185,8 +185,8 @@ func TestMasqueradeWithoutRows(t *testing.T) {
 // A connection that a host outside opened to a pod's own address keeps that address, from the first
 // reply to the last, whatever becomes of the rows of connections that are not established.
 func TestMasqueradeAdmits(t *testing.T) {
-	masked(t, func(t *testing.T, h *house, _ family, hops byte) {
-		client, pod := h.world+":4000", h.addrs[0]+":80"
+	masked(t, func(t *testing.T, h *routerTwoPods, _ family, hops byte) {
+		client, pod := h.remote+":4000", h.addrs[0]+":80"
 		in := func(flags byte, seq, ack uint32) {
 			t.Helper()
 			p := packet{from: client, to: pod, proto: tcp, flags: flags, seq: seq, ack: ack}
@@ -227,9 +227,9 @@ func TestMasqueradeAdmits(t *testing.T) {
 // A host that sends to a pod's port does not get the pod to show its address when the pod dials from
 // that port: what opens a connection is no reply.
 func TestMasqueradeLured(t *testing.T) {
-	masked(t, func(t *testing.T, h *house, f family, hops byte) {
+	masked(t, func(t *testing.T, h *routerTwoPods, f family, hops byte) {
 		for i, flags := range []byte{syn, ack, syn | ack, rst} {
-			pod, server := addrPort(h.addrs[0], 1000+i), h.world+":80"
+			pod, server := addrPort(h.addrs[0], 1000+i), h.remote+":80"
 			lure := packet{from: server, to: pod, proto: tcp, flags: flags}
 			h.outside.send(t, lure)
 			h.pods[0].want(t, withTTL(lure, hops))
@@ -249,10 +249,10 @@ func TestMasqueradeLured(t *testing.T) {
 // An ICMP error about a flow that is not known does not leave with a pod's address: a pod may have
 // made it up, and the host outside knows no pod.
 func TestMasqueradeStrayErrors(t *testing.T) {
-	masked(t, func(t *testing.T, h *house, f family, hops byte) {
+	masked(t, func(t *testing.T, h *routerTwoPods, f family, hops byte) {
 		k := f.kinds()
-		quote := packet{from: h.world + ":80", to: f.snat + ":61000", proto: udp}
-		h.pods[0].echo(t, message{from: host(h.addrs[0]), to: host(h.world), kind: k.tooBig, code: map[bool]byte{true: 4}[k.tooBig == 3],
+		quote := packet{from: h.remote + ":80", to: f.snat + ":61000", proto: udp}
+		h.pods[0].echo(t, message{from: host(h.addrs[0]), to: host(h.remote), kind: k.tooBig, code: map[bool]byte{true: 4}[k.tooBig == 3],
 			rest: 1280, body: quoted(quote, 8), ttl: 64})
 		if n := h.counted(t, "no-ports"); n != 1 {
 			t.Errorf("no-ports was counted %d times, want once", n)

@@ -40,7 +40,7 @@ func waysCases() []waysCase {
 	}
 }
 
-// The first packet of a flow in a tick asks for the flow's way, if that may have changed. The world
+// The first packet of a flow in a tick asks for the flow's way, if that may have changed. The node
 // of this test has no route, so a row that has asked has no device any more.
 func TestWaysAreAskedFor(t *testing.T) {
 	rig.Root(t)
@@ -49,14 +49,14 @@ func TestWaysAreAskedFor(t *testing.T) {
 	for _, h := range hooks() {
 		for version, f := range families() {
 			t.Run(h.name+" "+version, func(t *testing.T) {
-				w := newWorldOf(t, h, config)
+				w := newBareNodeOf(t, h, config)
 				p := packet{from: f.client + ":4000", to: f.node + ":30053", proto: udp}
 				row := rowOf(f.snat+":61000", f.pod+":53", false)
 				now := w.tick(t, p.from, p.to)
 				for _, half := range []bool{false, true} {
 					for _, tt := range waysCases() {
 						m := map[bool]*ebpf.Map{false: w.maps.Ct, true: w.maps.CtPending}[half]
-						w.tell(t, now+uint32(tt.changed), now+uint32(tt.until))
+						w.setRouteEpoch(t, now+uint32(tt.changed), now+uint32(tt.until))
 						if asked := w.asks(t, m, p, tt.row(row, now)); asked != tt.asks {
 							t.Errorf("%s (half open: %v): asked is %v, want %v", tt.name, half, asked, tt.asks)
 						}
@@ -77,7 +77,7 @@ func (c waysCase) row(row bpf.MapsCtEntry, now uint32) bpf.MapsCtEntry {
 }
 
 // asks runs a packet whose flow has a row, and reports whether it asked for the way.
-func (w *world) asks(t *testing.T, m *ebpf.Map, p packet, row bpf.MapsCtEntry) bool {
+func (w *bareNode) asks(t *testing.T, m *ebpf.Map, p packet, row bpf.MapsCtEntry) bool {
 	t.Helper()
 	flow := flowOf(p.from, p.to, p.proto)
 	w.plant(t, m, flow, row)

@@ -339,7 +339,7 @@ type strike struct {
 }
 
 // strike makes a packet of one of the kinds.
-func (f *forger) strike(w *world, kinds []string) strike {
+func (f *forger) strike(w *kernelNode, kinds []string) strike {
 	for {
 		kind := pick(f.generator, kinds)
 		if slices.Contains(kinds, takePorts) && f.in100(50) { // it takes many to take all

@@ -111,14 +111,14 @@ func (s *step) candidates(index int, service *Service, scope int) ([]int, Reason
 		slots = []int{before}
 	}
 	if service.Affinity > 0 {
-		return s.keep(client, slots), ""
+		return s.noteAffinity(client, slots), ""
 	}
 	return slots, ""
 }
 
-// keep records which backend a client with affinity was given.
-func (s *step) keep(client visitor, slots []int) []int {
-	kept, ok := s.witness.Kept(client.service, client.client)
+// noteAffinity records which backend a client with affinity was given.
+func (s *step) noteAffinity(client visitor, slots []int) []int {
+	kept, ok := s.witness.Affinity(client.service, client.client)
 	if !ok || !slices.Contains(slots, kept) {
 		s.refuse("client %s is remembered with backend %d (%v), of %v", client.client, kept, ok, slots)
 		return slots
@@ -184,7 +184,7 @@ func (s *step) enterBoth(backend Backend, guarded bool, source netip.AddrPort, p
 		own = netip.AddrPortFrom(snat, 0)
 	}
 	if row.Source != own {
-		s.judgePort(&row, own, !s.isMasqueraded(backend))
+		s.checkPort(&row, own, !s.isMasqueraded(backend))
 		if !s.isMasqueraded(backend) {
 			*path += ", another port"
 		}
@@ -222,8 +222,8 @@ func (s *step) snat() (netip.Addr, bool) {
 	return addr, own
 }
 
-// judgePort checks the port that a flow was given instead of the client's own.
-func (s *step) judgePort(row *Row, own netip.AddrPort, local bool) {
+// checkPort checks the port that a flow was given instead of the client's own.
+func (s *step) checkPort(row *Row, own netip.AddrPort, local bool) {
 	if row.Source.Addr() != own.Addr() {
 		s.refuse("the backend sees %s, not %s", row.Source, own.Addr())
 	}

@@ -25,15 +25,15 @@ func (r *run) change(o operation) error {
 	case o.Node != nil:
 		return r.changeNode(o.Node)
 	case o.Route != nil:
-		way := r.world.way(o.Route.Device, o.Route.Known)
+		way := r.kernel.way(o.Route.Device, o.Route.Known)
 		r.node.Routes[o.Route.Addr] = way
-		r.world.routes[o.Route.Addr] = way
-		return errors.Join(r.world.setRoute(o.Route.Addr, way), r.world.forgetAsked())
-	case o.Told != nil:
-		r.node.Changed, r.node.Followed = r.node.Now+uint32(o.Told.Changed), r.node.Now+uint32(o.Told.Followed)
-		r.node.RangeEpochs = r.node.Now + uint32(o.Told.RangeEpochs)
-		return errors.Join(r.world.maps.RouteEpoch.Put(uint32(0), maps.Ways{Changed: r.node.Changed, Until: r.node.Followed}),
-			r.world.maps.RangeEpochs.Put(uint32(0), maps.RangeEpoch{Changed: r.node.RangeEpochs}))
+		r.kernel.routes[o.Route.Addr] = way
+		return errors.Join(r.kernel.setRoute(o.Route.Addr, way), r.kernel.forgetAsked())
+	case o.RouteEpoch != nil:
+		r.node.Changed, r.node.Followed = r.node.Now+uint32(o.RouteEpoch.Changed), r.node.Now+uint32(o.RouteEpoch.Followed)
+		r.node.RangeEpochs = r.node.Now + uint32(o.RouteEpoch.RangeEpochs)
+		return errors.Join(r.kernel.maps.RouteEpoch.Put(uint32(0), maps.Ways{Changed: r.node.Changed, Until: r.node.Followed}),
+			r.kernel.maps.RangeEpochs.Put(uint32(0), maps.RangeEpoch{Changed: r.node.RangeEpochs}))
 	case o.Inside != nil:
 		before := r.node.Inside
 		r.node.Inside = o.Inside.Prefixes
@@ -57,7 +57,7 @@ func (r *run) change(o operation) error {
 // changeService writes a service as the reconciler does: backends, slots, words.
 func (r *run) changeService(c *serviceChange) error {
 	service := c.Service
-	t := r.world.tables
+	t := r.kernel.tables
 	old := r.node.Services[c.Index]
 	if old != nil {
 		service.epoch, service.turn = old.epoch+1, old.turn
@@ -113,7 +113,7 @@ func (r *run) writeRanges(index uint32, before, after []netip.Prefix) error {
 		}
 		return rows
 	}
-	return errors.Join(r.world.tables.Ranges.Delete(rows(before)), r.world.tables.Ranges.Insert(rows(after)))
+	return errors.Join(r.kernel.tables.Ranges.Delete(rows(before)), r.kernel.tables.Ranges.Insert(rows(after)))
 }
 
 func (r *run) changeFrontend(c *frontendChange) error {
@@ -125,29 +125,29 @@ func (r *run) changeFrontend(c *frontendChange) error {
 	if !r.node.isFrontendAddr(c.Key.At.Addr()) {
 		gone = append(gone, maps.FrontendAddrKey(key.Addr))
 	}
-	if err := r.world.tables.Svcs.Delete(gone); err != nil {
+	if err := r.kernel.tables.Svcs.Delete(gone); err != nil {
 		return err
 	}
 	if c.Gone || r.node.Services[c.Frontend.Service] == nil { // the service was removed while a failure was shortened
 		return nil
 	}
 	row := maps.Svc{Service: uint32(c.Frontend.Service), Kind: uint32(c.Frontend.Kind)}
-	if err := r.world.tables.Svcs.Update(maps.FrontendAddrKey(key.Addr), row); err != nil {
+	if err := r.kernel.tables.Svcs.Update(maps.FrontendAddrKey(key.Addr), row); err != nil {
 		return err
 	}
 	if c.Closed {
 		r.node.Closed[c.Key] = c.Frontend
-		return r.world.tables.Svcs.Update(closed, row)
+		return r.kernel.tables.Svcs.Update(closed, row)
 	}
 	r.node.Frontends[c.Key] = c.Frontend
-	return r.world.tables.Svcs.Update(key, row)
+	return r.kernel.tables.Svcs.Update(key, row)
 }
 
 // changeHosted adds or removes a backend on this node. Its address has a row as long as it has any
 // backend.
 func (r *run) changeHosted(c *hostedChange) error {
 	row := maps.Svc{Service: 1, Kind: maps.Hosted}
-	svcs := r.world.tables.Svcs
+	svcs := r.kernel.tables.Svcs
 	var gone []maps.SvcKey
 	for index := 1; index <= serviceCount; index++ {
 		gone = append(gone, maps.HostedKey(c.At, uint32(index)))
@@ -177,9 +177,9 @@ func (r *run) changeServed(c *servedChange) error {
 	}
 	served := map[uint32]bool{}
 	for id := range r.node.Served {
-		served[uint32(r.world.devices[id].index)] = true
+		served[uint32(r.kernel.devices[id].index)] = true
 	}
-	return r.world.maps.SetNatDevices(served)
+	return r.kernel.maps.SetNatDevices(served)
 }
 
 func (r *run) changeNode(c *nodeChange) error {
@@ -195,17 +195,17 @@ func (r *run) changeNode(c *nodeChange) error {
 				rows[addr] = maps.NodeAddr{Ifindex: 1, Flags: maps.NodePorts}
 			}
 		}
-		_, err := r.world.maps.SetNodeAddrs(rows)
+		_, err := r.kernel.maps.SetNodeAddrs(rows)
 		return err
 	case c.Masquerade.IsValid():
 		r.node.Masquerade[c.Masquerade.Is4()] = c.Masquerade
-		return r.world.maps.SetSnatAddr(c.Masquerade)
+		return r.kernel.maps.SetSnatAddr(c.Masquerade)
 	case c.Gone:
 		delete(r.node.Pings, c.Ping)
-		return r.world.tables.Svcs.Delete([]maps.SvcKey{maps.PingKey(c.Ping)})
+		return r.kernel.tables.Svcs.Delete([]maps.SvcKey{maps.PingKey(c.Ping)})
 	}
 	r.node.Pings[c.Ping] = true
-	return r.world.tables.Svcs.Update(maps.PingKey(c.Ping), maps.Svc{})
+	return r.kernel.tables.Svcs.Update(maps.PingKey(c.Ping), maps.Svc{})
 }
 
 // keyOf returns the key of a flow's row.
@@ -219,9 +219,9 @@ func keyOf(flow Flow) maps.Flow {
 // changeFlow does to a row what the kernel, the collector or time does. It leaves a flow without a
 // row alone.
 func (r *run) changeFlow(c *flowChange) error {
-	memory, m := r.node.Open, r.world.maps.Ct
+	memory, m := r.node.Open, r.kernel.maps.Ct
 	if memory[c.Flow] == nil {
-		memory, m = r.node.Pending, r.world.maps.CtPending
+		memory, m = r.node.Pending, r.kernel.maps.CtPending
 	}
 	row, key := memory[c.Flow], keyOf(c.Flow)
 	if row == nil {
@@ -258,7 +258,7 @@ func (r *run) changeVisit(c *visitChange) error {
 	}
 	key := bpf.MapsAffinityKey{Client: maps.AddrOf(c.Client), Service: uint32(c.Service)}
 	var value bpf.MapsAffinity
-	if err := r.world.maps.Affinity.Lookup(&key, &value); err != nil {
+	if err := r.kernel.maps.Affinity.Lookup(&key, &value); err != nil {
 		return err
 	}
 	age := time.Duration(service.Affinity) * time.Second
@@ -268,7 +268,7 @@ func (r *run) changeVisit(c *visitChange) error {
 		age -= time.Minute
 	}
 	value.Last = coarse() - uint64(age)
-	return r.world.maps.Affinity.Update(&key, &value, ebpf.UpdateExist)
+	return r.kernel.maps.Affinity.Update(&key, &value, ebpf.UpdateExist)
 }
 
 // coarse returns the time on the clock that the programs use.
@@ -283,7 +283,7 @@ func coarse() uint64 {
 // forgetAsked empties the programs' memory of routes that they looked up. Which flows share a row
 // of it, and on which CPU they run, is chance, so the model has no such memory; until the kernel's
 // answer changes, the memory must be as good as looking up again.
-func (w *world) forgetAsked() error {
+func (w *kernelNode) forgetAsked() error {
 	nothing := make([]bpf.MapsFibCacheRow, ebpf.MustPossibleCPU())
 	for i := range w.maps.FibCache.MaxEntries() {
 		if err := w.maps.FibCache.Put(i, nothing); err != nil {

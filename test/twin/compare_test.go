@@ -14,9 +14,9 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// run is a world and a model to which the same operations are applied.
+// run is a node in the kernel and a model to which the same operations are applied.
 type run struct {
-	world   *world
+	kernel  *kernelNode
 	node    *Node
 	counts  map[Reason]uint64
 	paths   map[string]int
@@ -26,27 +26,27 @@ type run struct {
 
 // Pending returns the row that the programs wrote for a flow that is not established.
 func (r *run) Pending(flow Flow) (Row, bool) {
-	row, ok, err := r.row(r.world.maps.CtPending, flow)
+	row, ok, err := r.row(r.kernel.maps.CtPending, flow)
 	return row, ok && err == nil
 }
 
-// Kept returns what the programs remember of a client.
-func (r *run) Kept(service int, client netip.Addr) (int, bool) {
+// Affinity returns what the programs remember of a client.
+func (r *run) Affinity(service int, client netip.Addr) (int, bool) {
 	key := bpf.MapsAffinityKey{Client: maps.AddrOf(client), Service: uint32(service)}
 	var value bpf.MapsAffinity
-	err := r.world.maps.Affinity.Lookup(&key, &value)
+	err := r.kernel.maps.Affinity.Lookup(&key, &value)
 	return int(value.Row), err == nil
 }
 
 // Counted reports whether a reason was counted since the last packet.
 func (r *run) Counted(reason Reason) bool {
-	n, err := r.world.counted(reason)
+	n, err := r.kernel.counted(reason)
 	return err == nil && n != r.counts[reason]
 }
 
 // Waits returns how many fragments the programs have kept.
 func (r *run) Waits() uint64 {
-	tally, err := r.world.tally()
+	tally, err := r.kernel.tally()
 	if err != nil {
 		return 0
 	}
@@ -72,7 +72,7 @@ func (r *run) rowOf(entry *maps.FlowRow) Row {
 	if row.Direct == DirectIPIP || row.Direct == DirectGeneve {
 		row.Made = entry.AddrDiff
 	}
-	for id, d := range r.world.devices {
+	for id, d := range r.kernel.devices {
 		if d.index == int(entry.Ifindex) {
 			row.Way.Device = id
 		}
@@ -82,7 +82,7 @@ func (r *run) rowOf(entry *maps.FlowRow) Row {
 
 // packet gives a packet to both sides, and returns how they differ.
 func (r *run) packet(o operation) error {
-	if err := r.world.setTokens(o.isSilent()); err != nil {
+	if err := r.kernel.setTokens(o.isSilent()); err != nil {
 		return err
 	}
 	have, want, choice, err := r.happen(o)
@@ -91,18 +91,18 @@ func (r *run) packet(o operation) error {
 	}
 	r.packets++
 	r.paths[want.Path]++
-	if want.Place != "" {
-		r.paths[want.Place]++
+	if want.Position != "" {
+		r.paths[want.Position]++
 	}
 	if want.Limited && o.isSilent() && have.verdict == Drop {
 		r.paths["silent"]++
 		want.Verdict = Drop
-	} else if want.Limited && o.isSilent() && coarse() > r.world.silentAt {
+	} else if want.Limited && o.isSilent() && coarse() > r.kernel.silentAt {
 		r.paths["not silent, time went on"]++
 	} else if want.Limited && o.isSilent() {
 		return errors.New("an error was sent although the limit was reached")
 	}
-	if r.world.hook == "xdp" && want.Past && want.Verdict == Stack && have.verdict == Drop && r.Counted(PodSource) {
+	if r.kernel.hook == "xdp" && want.Past && want.Verdict == Stack && have.verdict == Drop && r.Counted(PodSource) {
 		r.paths["translated by XDP, and dropped"]++
 		want.Verdict, want.Counted = Drop, append(want.Counted, PodSource)
 	}
@@ -111,7 +111,7 @@ func (r *run) packet(o operation) error {
 		frame = want.Inner
 	}
 	if want.Detours || want.Replaced {
-		if err := r.lookAgain(want); err != nil {
+		if err := r.secondAtTC(want); err != nil {
 			return err
 		}
 	}
@@ -123,20 +123,20 @@ func (r *run) happen(o operation) (have result, want Outcome, choice, err error)
 	switch {
 	case o.In != nil:
 		if o.In.Device == tunnelDevice {
-			if have, err = r.world.emerge(o.In.Frame, o.In.Sender); err == nil {
+			if have, err = r.kernel.emerge(o.In.Frame, o.In.Sender); err == nil {
 				want, choice = r.node.Emerge(o.In.Frame, o.In.Device, o.In.Sender, r)
 			}
 			break
 		}
-		if have, err = r.world.receive(o.In.Frame, o.In.Device); err == nil {
+		if have, err = r.kernel.receive(o.In.Frame, o.In.Device); err == nil {
 			want, choice = r.node.Receive(o.In.Frame, o.In.Device, r)
 		}
 	case o.Pod == nil:
-		if have, err = r.world.leave(o.Leaving); err == nil {
+		if have, err = r.kernel.leave(o.Leaving); err == nil {
 			want, choice = r.node.Leave(o.Leaving)
 		}
 	default:
-		if have, err = r.world.pass(o.Pod); err != nil {
+		if have, err = r.kernel.pass(o.Pod); err != nil {
 			break
 		}
 		if o.Pod.To {
@@ -148,16 +148,16 @@ func (r *run) happen(o operation) (have result, want Outcome, choice, err error)
 	return have, want, choice, err
 }
 
-// lookAgain takes over what tc does with a flow that XDP established with the same packet and left
+// secondAtTC takes over what tc does with a flow that XDP established with the same packet and left
 // to tc: for tc it is the second packet in the tick, unless the row looks as old as the last change
 // of ways.
-func (r *run) lookAgain(want Outcome) error {
+func (r *run) secondAtTC(want Outcome) error {
 	for _, flow := range want.Touched {
 		row := r.node.Open[flow]
 		if row == nil || row.Reply || row.Seen != r.node.Changed || row.Seen == r.node.Now {
 			continue
 		}
-		have, ok, err := r.row(r.world.maps.Ct, flow)
+		have, ok, err := r.row(r.kernel.maps.Ct, flow)
 		if err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func (r *run) compare(frame []byte, want Outcome, have result) error {
 	if want.Verdict == Drop {
 		return nil
 	}
-	if r.world.hook == "xdp" && want.Verdict == Out && !want.OfPod && want.Bounces != have.byXDP && (have.byXDP || !want.Detours) {
+	if r.kernel.hook == "xdp" && want.Verdict == Out && !want.OfPod && want.Bounces != have.byXDP && (have.byXDP || !want.Detours) {
 		return fmt.Errorf("sent by XDP: %v, want %v (%s)", have.byXDP, want.Bounces, want.Path)
 	}
 	if at := 14 + want.Around - geneveSize; want.Spreads && len(have.data) == len(want.Data) && have.data[at]&^1 == 2 { // 512 to 1023
@@ -209,19 +209,19 @@ func (r *run) compareState(want Outcome) error {
 		r.counts[reason]++
 	}
 	for _, reason := range want.Counted {
-		if n, err := r.world.counted(reason); err != nil || n != r.counts[reason] {
+		if n, err := r.kernel.counted(reason); err != nil || n != r.counts[reason] {
 			return fmt.Errorf("%s is counted %d times, want %d: %w", reason, n, r.counts[reason], orNil(err))
 		}
 	}
 	if want.Limited {
-		if err := r.world.tokensTaken(); err != nil {
+		if err := r.kernel.tokensTaken(); err != nil {
 			return err
 		}
 	}
 	if r.careful {
 		return r.compareAll()
 	}
-	if want.Path == "established" && want.Place == "in place, there" && r.packets%16 > 0 {
+	if want.Path == "established" && want.Position == "in place, there" && r.packets%16 > 0 {
 		return nil
 	}
 	for _, flow := range want.Touched {
@@ -247,7 +247,7 @@ func (r *run) compareRow(flow Flow) error {
 		name string
 		m    *ebpf.Map
 		want *Row
-	}{{"ct", r.world.maps.Ct, r.node.Open[flow]}, {"ct_pending", r.world.maps.CtPending, r.node.Pending[flow]}} {
+	}{{"ct", r.kernel.maps.Ct, r.node.Open[flow]}, {"ct_pending", r.kernel.maps.CtPending, r.node.Pending[flow]}} {
 		have, ok, err := r.row(memory.m, flow)
 		if err != nil {
 			return err
@@ -282,23 +282,23 @@ func (r *run) compareAll() error {
 		name string
 		m    *ebpf.Map
 		want map[Flow]*Row
-	}{{"ct", r.world.maps.Ct, r.node.Open}, {"ct_pending", r.world.maps.CtPending, r.node.Pending}} {
+	}{{"ct", r.kernel.maps.Ct, r.node.Open}, {"ct_pending", r.kernel.maps.CtPending, r.node.Pending}} {
 		if err := r.compareMap(memory.name, memory.m, memory.want); err != nil {
 			return err
 		}
 	}
 	for _, reason := range reasons() {
-		if n, err := r.world.counted(reason); err != nil || n != r.counts[reason] {
+		if n, err := r.kernel.counted(reason); err != nil || n != r.counts[reason] {
 			return fmt.Errorf("%s is counted %d times, want %d: %w", reason, n, r.counts[reason], orNil(err))
 		}
 	}
 	for index, service := range r.node.Services {
-		if have := r.world.tables.Services[index].Turn; have != service.turn {
+		if have := r.kernel.tables.Services[index].Turn; have != service.turn {
 			return fmt.Errorf("service %d is at turn %d, want %d", index, have, service.turn)
 		}
 	}
 	for who, visit := range r.node.visits {
-		if kept, ok := r.Kept(who.service, who.client); !ok || kept != visit.backend {
+		if kept, ok := r.Affinity(who.service, who.client); !ok || kept != visit.backend {
 			return fmt.Errorf("client %s of service %d has backend %d (%v), want %d", who.client, who.service, kept, ok, visit.backend)
 		}
 	}
@@ -307,7 +307,7 @@ func (r *run) compareAll() error {
 
 func (r *run) compareMap(name string, m *ebpf.Map, want map[Flow]*Row) error {
 	seen := 0
-	err := maps.EachFlow(m, &r.world.buffer, func(keys []maps.Flow, rows []maps.FlowRow) error {
+	err := maps.EachFlow(m, &r.kernel.buffer, func(keys []maps.Flow, rows []maps.FlowRow) error {
 		for i, key := range keys {
 			flow := Flow{maps.FlowSource(key), maps.FlowDestination(key), key.Proto}
 			if err := differ(name, flow, r.rowOf(&rows[i]), true, want[flow]); err != nil {
@@ -327,7 +327,7 @@ func (r *run) compareDatagrams() error {
 	var key bpf.MapsDatagram
 	var value bpf.MapsDatagramFlow
 	seen := 0
-	for rows := r.world.maps.Frags.Iterate(); rows.Next(&key, &value); seen++ {
+	for rows := r.kernel.maps.Frags.Iterate(); rows.Next(&key, &value); seen++ {
 		d := datagram{maps.NetipOf(key.Saddr), maps.NetipOf(key.Daddr), idOf(key), key.Proto}
 		if !d.source.Is4() {
 			d.proto = 0

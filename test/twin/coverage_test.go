@@ -187,9 +187,9 @@ func classes() []class {
 // chance.
 const fewest = 10
 
-// judgeCoverage fails the test where a class happened too rarely. A class is judged if it must be
+// requireCoverage fails the test where a class happened too rarely. A class is judged if it must be
 // expected at least so often.
-func judgeCoverage(t *testing.T, what string, list []class, paths map[string]int, total, least int) {
+func requireCoverage(t *testing.T, what string, list []class, paths map[string]int, total, least int) {
 	t.Helper()
 	for _, path := range slices.Sorted(maps.Keys(paths)) {
 		t.Logf("%8d %s", paths[path], path)

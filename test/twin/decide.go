@@ -31,19 +31,19 @@ func (s *step) counts(row *Row) bool {
 	place, known := s.reached(), row.Reached
 	switch {
 	case place == known:
-		s.out.Place = "in place, there"
+		s.out.Position = "in place, there"
 		return true
 	case known == 0:
-		s.out.Place = "in place, unknown before"
+		s.out.Position = "in place, unknown before"
 	case s.flow.Proto == protoTCP && isNear(place, known):
-		s.out.Place = "in place, further"
+		s.out.Position = "in place, further"
 	case s.flow.Proto == protoTCP && s.acknowledges(s.Open[row.back(s.flow.Proto)]):
-		s.out.Place = "in place, by what it acknowledges"
+		s.out.Position = "in place, by what it acknowledges"
 	case s.isAnew(row):
-		s.out.Place = "in place, begun anew"
+		s.out.Position = "in place, begun anew"
 		return true
 	default:
-		s.out.Place = "out of place"
+		s.out.Position = "out of place"
 		return false
 	}
 	if s.flags&RST == 0 && (known == 0 || known-place > again) {
@@ -126,19 +126,19 @@ func (n *Node) due(row *Row, seen uint32) bool {
 	return int32(seen-n.Changed) <= 0
 }
 
-// judged reports whether the source ranges must be searched for the client of a flow, given when
+// rangesDue reports whether the source ranges must be searched for the client of a flow, given when
 // its row was last used.
-func (n *Node) judged(row *Row, seen uint32) bool {
+func (n *Node) rangesDue(row *Row, seen uint32) bool {
 	return row.Guarded && (int32(n.Followed-n.Now) < 0 || int32(seen-n.RangeEpochs) <= 0)
 }
 
-// judgedPending reports the same for a flow that is not established. A flow whose backend answers the
+// rangesDuePending reports the same for a flow that is not established. A flow whose backend answers the
 // client directly gets no further than Open, which it reaches once the client has sent more.
-func (s *step) judgedPending(row *Row) bool {
+func (s *step) rangesDuePending(row *Row) bool {
 	if row.Direct == DirectOff || s.isForwarded() || s.begins() || row.State < Open {
 		return true
 	}
-	return row.Seen != s.Now && s.judged(row, row.Seen)
+	return row.Seen != s.Now && s.rangesDue(row, row.Seen)
 }
 
 // handshake is how many ticks a handshake may take.
@@ -154,7 +154,7 @@ func (s *step) use(row *Row) bool {
 		row.State = s.after(row.State)
 	}
 	if s.flags&(RST|FIN) != 0 {
-		s.out.Place += ", an end"
+		s.out.Position += ", an end"
 	}
 	if row.Seen == s.Now || s.begins() {
 		return false
@@ -197,7 +197,7 @@ func (s *step) established() bool {
 			row.Way = s.wayOf(row)
 		}
 		switch allowed := s.mayStay(row); {
-		case !allowed && s.judged(row, seen):
+		case !allowed && s.rangesDue(row, seen):
 			s.cutClient(back)
 			return true
 		case !allowed:
@@ -268,7 +268,7 @@ func (s *step) halfOpen() bool {
 		return true
 	}
 	s.consider(row)
-	if s.judgedPending(row) && !s.mayStay(row) {
+	if s.rangesDuePending(row) && !s.mayStay(row) {
 		s.cutClient(back)
 		return true
 	}
@@ -455,7 +455,7 @@ func (s *step) establishedAt() bool {
 		forget(s.Open, s.flow, back)
 		return false
 	}
-	if seen := row.Seen; s.use(row) && s.judged(row, seen) && !s.mayStay(row) {
+	if seen := row.Seen; s.use(row) && s.rangesDue(row, seen) && !s.mayStay(row) {
 		s.cutClient(back)
 		return true
 	}

@@ -66,7 +66,7 @@ func (g *generator) podsLike(addr netip.Addr) []netip.Addr {
 
 // podDraft makes an ordinary packet of a flow that a pod began, mostly to a service, in either
 // direction.
-func (g *generator) podDraft() (draft, place) {
+func (g *generator) podDraft() (draft, position) {
 	flow, ok := g.known(g.dials)
 	if !ok || g.in100(20) {
 		flow = g.dialled(true)
@@ -97,7 +97,7 @@ func (g *generator) podDraft() (draft, place) {
 }
 
 // errorOfPod makes an error about a packet, which comes from where the packet went.
-func (g *generator) errorOfPod(d draft, at place) (draft, place) {
+func (g *generator) errorOfPod(d draft, at position) (draft, position) {
 	row := g.rowOf(Flow{d.from, d.to, d.proto})
 	e, _ := g.errorAbout(d, false)
 	_, byPod := g.node.Pods[e.from.Addr()]

@@ -14,7 +14,7 @@ type generator struct {
 	pools map[bool]pool
 	flows []Flow // of requests; only the latest are remembered
 	dials []Flow // the same, for requests of pods
-	parts map[place]*parts
+	parts map[position]*parts
 }
 
 // parts are the fragments that a generator remembers.
@@ -28,7 +28,7 @@ const knownFlows = 160
 
 func newGenerator(seed uint64, node *Node) *generator {
 	return &generator{Rand: rand.New(rand.NewPCG(seed, 0)), node: node, pools: pools(),
-		parts: map[place]*parts{comesIn: {}, fromPod: {}, toPod: {}}}
+		parts: map[position]*parts{comesIn: {}, fromPod: {}, toPod: {}}}
 }
 
 // serviceCount is the number of services. Every other one has IPv6, and pairs of them take turns
@@ -139,7 +139,7 @@ func (g *generator) next() operation {
 	case n < 72:
 		return g.hostedChange()
 	case n < 74:
-		return operation{Told: &toldChange{Changed: int32(g.IntN(4) - 2), Followed: int32(g.IntN(4) - 1), RangeEpochs: pick(g, []int32{-2, -2, -2, -1, 0, 1})}}
+		return operation{RouteEpoch: &epochChange{Changed: int32(g.IntN(4) - 2), Followed: int32(g.IntN(4) - 1), RangeEpochs: pick(g, []int32{-2, -2, -2, -1, 0, 1})}}
 	}
 	if len(g.node.Open) > g.node.Room-4 && g.in100(15) {
 		return g.flowChange()

@@ -32,12 +32,12 @@ func (e end) String() string {
 
 // journey has a frame pass the node: from a pod's device or another one, through the programs and the
 // stack between, to the device by which it leaves, or to a pod.
-func (w *world) journey(frame []byte, from end, mark uint32) (end, error) {
+func (w *kernelNode) journey(frame []byte, from end, mark uint32) (end, error) {
 	var r result
 	var err error
 	switch {
 	case from.node:
-		device, _ := w.site.deviceTo(read(frame).flow.Dest.Addr())
+		device, _ := w.role.deviceTo(read(frame).flow.Dest.Addr())
 		return w.left(frame, device, end{})
 	case from.pod > 0:
 		r, err = w.runTCMarked("tc_from_pod"+pastStack, frame, w.pods[from.pod], mark)
@@ -58,7 +58,7 @@ func nodeBehind(source netip.Addr) netip.Addr {
 }
 
 // passed returns where a frame goes behind the program that handled it first.
-func (w *world) passed(frame []byte, r result, from end, err error) (end, error) {
+func (w *kernelNode) passed(frame []byte, r result, from end, err error) (end, error) {
 	if err != nil || r.verdict == Drop {
 		return end{}, err
 	}
@@ -72,14 +72,14 @@ func (w *world) passed(frame []byte, r result, from end, err error) (end, error)
 }
 
 // redirected returns where a frame goes that a program sent on by itself.
-func (w *world) redirected(frame []byte, r result, from end) (end, error) {
+func (w *kernelNode) redirected(frame []byte, r result, from end) (end, error) {
 	for id, d := range w.pods {
 		if len(r.data) >= 6 && MAC(r.data[:6]) == d.peer {
 			return w.enter(r.data, id)
 		}
 	}
 	if dest := read(r.data).flow.Dest.Addr(); len(r.data) >= 6 && MAC(r.data[:6]) == (MAC{}) { // to the loopback device, to be cut up if necessary
-		device, _ := w.site.deviceTo(dest)
+		device, _ := w.role.deviceTo(dest)
 		return end{device: device, frame: r.data}, nil
 	}
 	to := end{device: from.device, frame: r.data}
@@ -88,7 +88,7 @@ func (w *world) redirected(frame []byte, r result, from end) (end, error) {
 			to.device = id
 		}
 	}
-	if device, ok := w.site.deviceTo(read(r.data).flow.Dest.Addr()); ok && to.device == 0 {
+	if device, ok := w.role.deviceTo(read(r.data).flow.Dest.Addr()); ok && to.device == 0 {
 		to.device = device // a neighbor that the kernel resolves
 	}
 	if before, after := read(frame), read(r.data); from.pod > 0 && before.flow == after.flow && to.device > 0 {
@@ -98,30 +98,30 @@ func (w *world) redirected(frame []byte, r result, from end) (end, error) {
 }
 
 // routed returns where the stack sends a frame.
-func (w *world) routed(frame []byte, from end) (end, error) {
+func (w *kernelNode) routed(frame []byte, from end) (end, error) {
 	to := read(frame).flow.Dest.Addr()
-	if id, ok := w.site.pods[to]; ok {
+	if id, ok := w.role.pods[to]; ok {
 		return w.enter(frame, id)
 	}
-	device, ok := w.site.deviceTo(to)
-	if inner, is := carriesTunnel(frame); is && w.isHeard(to) {
+	device, ok := w.role.deviceTo(to)
+	if inner, is := innerOfTunnel(frame); is && w.isHeard(to) {
 		return w.untunnel(frame, inner)
 	}
-	if !ok || w.site.owns(to) {
+	if !ok || w.role.owns(to) {
 		return end{node: true, frame: frame}, nil // or nobody
 	}
 	return w.left(frame, device, from)
 }
 
 // isHeard reports whether this node's tunnel gets what is sent to an address.
-func (w *world) isHeard(addr netip.Addr) bool {
+func (w *kernelNode) isHeard(addr netip.Addr) bool {
 	p := pools()[addr.Is4()]
-	return w.site.owns(addr) || addr.IsMulticast() || addr.IsLinkLocalUnicast() || addr.IsUnspecified() ||
+	return w.role.owns(addr) || addr.IsMulticast() || addr.IsLinkLocalUnicast() || addr.IsUnspecified() ||
 		addr == p.broadcast()
 }
 
 // untunnel has the tunnel take its headers off a frame, and returns where what is inside goes.
-func (w *world) untunnel(frame, inner []byte) (to end, err error) {
+func (w *kernelNode) untunnel(frame, inner []byte) (to end, err error) {
 	from := end{device: tunnelDevice}
 	r, err := w.emerge(inner, read(frame).flow.Source.Addr())
 	if err == nil {
@@ -132,7 +132,7 @@ func (w *world) untunnel(frame, inner []byte) (to end, err error) {
 }
 
 // left returns what leaves by a device.
-func (w *world) left(frame []byte, device int, from end) (end, error) {
+func (w *kernelNode) left(frame []byte, device int, from end) (end, error) {
 	if tooShort(frame) {
 		return end{device: device, frame: frame}, nil
 	}
@@ -148,7 +148,7 @@ func (w *world) left(frame []byte, device int, from end) (end, error) {
 }
 
 // enter returns what a pod gets.
-func (w *world) enter(frame []byte, pod int) (end, error) {
+func (w *kernelNode) enter(frame []byte, pod int) (end, error) {
 	r, err := w.runTC("tc_to_pod"+pastStack, frame, w.pods[pod])
 	if err != nil || r.verdict == Drop {
 		return end{}, err
@@ -156,7 +156,7 @@ func (w *world) enter(frame []byte, pod int) (end, error) {
 	return end{pod: pod, frame: r.data}, nil
 }
 
-func (w *world) runTCMarked(name string, frame []byte, d device, mark uint32) (result, error) {
+func (w *kernelNode) runTCMarked(name string, frame []byte, d device, mark uint32) (result, error) {
 	if tooShort(frame) {
 		return result{verdict: Stack, data: frame}, nil
 	}
@@ -165,7 +165,7 @@ func (w *world) runTCMarked(name string, frame []byte, d device, mark uint32) (r
 }
 
 // address writes the link's addresses into a frame that enters the node.
-func (w *world) address(d *draft, from end) {
+func (w *kernelNode) address(d *draft, from end) {
 	at := w.devices[from.device]
 	if from.pod > 0 {
 		at = w.pods[from.pod]
@@ -181,7 +181,7 @@ func isMask(addr netip.Addr) bool {
 
 // idle is what the agent does while nobody sends anything for a minute: it forgets flows that one
 // end has reset, or both have closed.
-func (w *world) idle() error {
+func (w *kernelNode) idle() error {
 	var gone []maps.Flow
 	err := maps.EachFlow(w.maps.Ct, &w.buffer, func(keys []maps.Flow, rows []maps.FlowRow) error {
 		for i := range keys {
@@ -217,8 +217,8 @@ func opensTCP(frame []byte) bool {
 	return next == protoTCP && len(frame) >= at+20 && frame[at+13]&(SYN|ACK) == SYN
 }
 
-// carriesTunnel returns the frame inside a packet to the tunnel's port.
-func carriesTunnel(frame []byte) ([]byte, bool) {
+// innerOfTunnel returns the frame inside a packet to the tunnel's port.
+func innerOfTunnel(frame []byte) ([]byte, bool) {
 	p := read(frame)
 	if p.content != ported || p.flow.Proto != protoUDP || p.flow.Dest.Port() != tunnelPort || len(frame) < p.l4+8+8+14 {
 		return nil, false

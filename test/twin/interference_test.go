@@ -40,9 +40,9 @@ const (
 	strikesEach = 8
 )
 
-// interfering is the world in which honest ends and an attacker use the same node.
+// interfering is the cluster in which honest ends and an attacker use the same node.
 type interfering struct {
-	*world
+	*kernelNode
 	nodes
 	seed    uint64
 	who     attacker
@@ -56,18 +56,18 @@ type interfering struct {
 func newInterfering(t *testing.T, hook string) interfering {
 	t.Helper()
 	config := bpf.MapsPacketConfig{SnatFirst: lentFirst, SnatLast: lentLast, Masquerade: 1, TunnelPort: tunnelPort}
-	here := newWorldOf(t, hook, lentRows, config)
+	here := newKernelNodeOf(t, hook, lentRows, config)
 	for addr := range podAddrs() {
 		if err := here.setRoute(addr, here.way(tunnelDevice, true)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	there := loadWorld(t, hook, lentRows, config)
-	there.netns, there.handle, there.devices, there.pods, there.site = here.netns, here.handle, here.devices, here.pods, secondSite()
+	there := loadKernelNode(t, hook, lentRows, config)
+	there.netns, there.handle, there.devices, there.pods, there.role = here.netns, here.handle, here.devices, here.pods, secondClusterNode()
 	if err := there.setPods(maps.Proxy{}); err != nil {
 		t.Fatal(err)
 	}
-	return interfering{world: here, nodes: nodes{here, there}, met: map[string]int{}}
+	return interfering{kernelNode: here, nodes: nodes{here, there}, met: map[string]int{}}
 }
 
 // lentRows is the room for established flows: more than any attack makes, since a full node is no
@@ -107,7 +107,7 @@ func (x *interfering) act(strikes []strike, want []string) (seen []string, err e
 }
 
 // restart makes a node forget everything but its configuration.
-func (x *interfering) restart(w *world) error {
+func (x *interfering) restart(w *kernelNode) error {
 	r, err := w.begin()
 	if err == nil {
 		err = r.stage()
@@ -191,11 +191,11 @@ func (x *interfering) suspect(s strike, to end) (string, error) {
 	if dialed := read(s.frame).flow.Dest.Addr(); x.who.proxy.Asked && !to.node && opensTCP(to.frame) && !slices.Contains(nodesOf(v4)[3:], dialed) {
 		return fmt.Sprintf("%s gets past the proxy %x", to, to.frame), nil
 	}
-	if inner, ok := carriesTunnel(to.frame); ok && slices.Contains(nodesOf(v4), dest) && to.device > 0 && isPod {
+	if inner, ok := innerOfTunnel(to.frame); ok && slices.Contains(nodesOf(v4), dest) && to.device > 0 && isPod {
 		return fmt.Sprintf("the tunnel of a node gets %s", describe(inner)), nil
 	}
 	pool := pools()[v4]
-	if owner := belongs(from); to.device == tunnelDevice && owner > 0 && owner != x.at(to.there).site.number {
+	if owner := belongs(from); to.device == tunnelDevice && owner > 0 && owner != x.at(to.there).role.number {
 		return "", nil // the node there takes nothing with another's source from this one
 	}
 	honest := to.pod > 0 && to.pod != firstPod+2 || to.device > 0 && slices.Contains([]netip.Addr{pool.clients[0], pool.clients[1], pool.far[0], pool.far[1]}, dest)
@@ -241,7 +241,7 @@ func (x *interfering) episode(seed uint64) error {
 		return err
 	}
 	var story strings.Builder
-	for _, s := range list[max(0, len(list)-mostTold):] {
+	for _, s := range list[max(0, len(list)-maxEpochAhead):] {
 		fmt.Fprintf(&story, "before step %d, %s: %s\n", s.step, s.kind, describe(s.frame))
 	}
 	last := len(seen) - 1
@@ -249,8 +249,8 @@ func (x *interfering) episode(seed uint64) error {
 		x.who.name, last, seen[last], want[last], len(list), &story, seed, x.hook)
 }
 
-// mostTold is how many packets of an attack are printed.
-const mostTold = 20
+// maxEpochAhead is how many packets of an attack are printed.
+const maxEpochAhead = 20
 
 // attack makes the strikes of the episode.
 func (x *interfering) attack() (list []strike, err error) {
@@ -261,7 +261,7 @@ func (x *interfering) attack() (list []strike, err error) {
 	f := &forger{generator: newGenerator(x.seed, r.node), who: x.who}
 	for i := range honestSteps {
 		for range strikesEach {
-			s := f.strike(x.world, x.kinds)
+			s := f.strike(x.kernelNode, x.kinds)
 			s.step = i
 			list = append(list, s)
 		}
@@ -304,7 +304,7 @@ func TestNoninterference(t *testing.T) {
 			total += x.strikes
 		}
 		if *only == 0 {
-			judgeCoverage(t, "what honest ends get", honestClasses(), x.met, total, fewestMet)
+			requireCoverage(t, "what honest ends get", honestClasses(), x.met, total, fewestMet)
 		}
 		t.Logf("%d packets of attackers from seed %d on, in %s", total, *from, time.Since(began).Round(time.Second))
 		return nil

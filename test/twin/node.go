@@ -58,16 +58,16 @@ const (
 
 // Outcome is what must happen to a packet.
 type Outcome struct {
-	Verdict Verdict
-	Data    []byte   // the frame that leaves or goes on
-	Counted []Reason // what it is counted as
-	Device  int      // through which it leaves
-	Bounces bool     // XDP sends it back out of its device by itself
-	Limited bool     // an ICMP error, which is rate limited; beyond the limit the packet is dropped
-	Path    string   // the path through the model, for coverage
-	Place   string   // whether its numbers are those of its flow, for coverage
-	Inner   []byte   // the frame that came in, without its encapsulation
-	Touched []Flow   // flows whose rows the packet may have changed
+	Verdict  Verdict
+	Data     []byte   // the frame that leaves or goes on
+	Counted  []Reason // what it is counted as
+	Device   int      // through which it leaves
+	Bounces  bool     // XDP sends it back out of its device by itself
+	Limited  bool     // an ICMP error, which is rate limited; beyond the limit the packet is dropped
+	Path     string   // the path through the model, for coverage
+	Position string   // whether its numbers are those of its flow, for coverage
+	Inner    []byte   // the frame that came in, without its encapsulation
+	Touched  []Flow   // flows whose rows the packet may have changed
 
 	Around   int  // number of bytes of encapsulation added
 	Marked   bool // an option was added
@@ -83,7 +83,7 @@ type Witness interface {
 	// Pending returns the row that they wrote for a flow that begins.
 	Pending(Flow) (Row, bool)
 	// Kept returns the backend that they remember for a client of a service.
-	Kept(service int, client netip.Addr) (backend int, ok bool)
+	Affinity(service int, client netip.Addr) (backend int, ok bool)
 	// Counted reports whether the packet was counted as a reason.
 	Counted(Reason) bool
 	// Waits returns how many fragments have ever waited for the first of their datagram.
@@ -143,7 +143,7 @@ type step struct {
 	packet
 	frame  []byte
 	device int
-	at     place
+	at     position
 	// remembered reports that the packet is the first fragment of a datagram of a known flow.
 	remembered    bool
 	behind        bool // XDP leaves it to tc, by what is known of the flow

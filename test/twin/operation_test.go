@@ -12,14 +12,14 @@ import (
 // memory changes. Operations can be written to a file, so that a sequence that once found a bug
 // survives changes of the generator.
 type operation struct {
-	In         *arrival        `json:"in,omitempty"`
+	In         *receivedFrame  `json:"in,omitempty"`
 	Leaving    hexFrame        `json:"leaving,omitempty"`
 	Pod        *podFrame       `json:"pod,omitempty"`
 	Service    *serviceChange  `json:"service,omitempty"`
 	Frontend   *frontendChange `json:"frontend,omitempty"`
 	Node       *nodeChange     `json:"node,omitempty"`
 	Route      *routeChange    `json:"route,omitempty"`
-	Told       *toldChange     `json:"told,omitempty"`
+	RouteEpoch *epochChange    `json:"told,omitempty"`
 	Inside     *insideChange   `json:"inside,omitempty"`
 	ClusterIPs *insideChange   `json:"clusterIPs,omitempty"`
 	Hosted     *hostedChange   `json:"hosted,omitempty"`
@@ -39,8 +39,8 @@ func (f *hexFrame) UnmarshalText(text []byte) error {
 	return err
 }
 
-// arrival is a frame that comes in.
-type arrival struct {
+// receivedFrame is a frame that comes in.
+type receivedFrame struct {
 	Frame  hexFrame `json:"frame"`
 	Device int      `json:"device"`
 	Silent bool     `json:"silent,omitempty"` // the limit of ICMP errors is reached
@@ -112,8 +112,8 @@ type routeChange struct {
 	Known  bool       `json:"known"`
 }
 
-// toldChange sets what the node is told about changes of ways, in ticks from now.
-type toldChange struct {
+// epochChange sets what the node is told about changes of ways, in ticks from now.
+type epochChange struct {
 	Changed     int32 `json:"changed"`
 	Followed    int32 `json:"followed"`
 	RangeEpochs int32 `json:"rangeEpochs,omitempty"` // when source ranges of load balancers changed

@@ -10,20 +10,20 @@ import (
 // translates the packets that they send to services and get from them. It does so nowhere else:
 // beyond the device, everybody sees the pod and its backend.
 
-// place is where a packet is on its way.
-type place uint8
+// position is where a packet is on its way.
+type position uint8
 
 const (
-	comesIn place = iota // through a device, from outside
-	leaves               // the node
+	comesIn position = iota // through a device, from outside
+	leaves                  // the node
 	fromPod
 	toPod
 )
 
-func (p place) String() string { return []string{"in", "leaving", "from pod", "to pod"}[p] }
+func (p position) String() string { return []string{"in", "leaving", "from pod", "to pod"}[p] }
 
 // isAt reports whether packets of a row are translated at a place.
-func (r *Row) isAt(at place) bool {
+func (r *Row) isAt(at position) bool {
 	switch at {
 	case comesIn:
 		return !r.Inside
@@ -61,7 +61,7 @@ func (s *step) elsewhere(row *Row, what string) {
 // packets go on to their destination without passing the node's stack.
 func (n *Node) Send(frame []byte, pod int, past bool, w Witness) (Outcome, error) {
 	s := &step{Node: n, packet: read(frame), frame: frame, device: pod, at: fromPod, witness: w}
-	switch reason, stays := s.judgeSender(); {
+	switch reason, stays := s.checkAntispoof(); {
 	case reason != "":
 		s.drop(reason, string(reason))
 	case stays && s.isForTunnel(frame):
@@ -211,9 +211,9 @@ const (
 	lastOfLink      = 143
 )
 
-// judgeSender returns whether the pod may send the packet, the reason if not, and whether the
+// checkAntispoof returns whether the pod may send the packet, the reason if not, and whether the
 // packet is for the pod's own link only.
-func (s *step) judgeSender() (reason Reason, stays bool) {
+func (s *step) checkAntispoof() (reason Reason, stays bool) {
 	if len(s.frame) < 14 {
 		return Malformed, false
 	}
@@ -222,7 +222,7 @@ func (s *step) judgeSender() (reason Reason, stays bool) {
 	}
 	switch binary.BigEndian.Uint16(s.frame[12:]) {
 	case 0x0806:
-		return s.judgeARP()
+		return s.checkARP()
 	case 0x0800, 0x86dd:
 	default:
 		return Protocol, false
@@ -242,10 +242,10 @@ func (s *step) judgeSender() (reason Reason, stays bool) {
 	if !(own && s.isPlain()) && s.isForged() {
 		return Forged, false
 	}
-	if reason, stays = s.judgeContent(); reason != "" || own {
+	if reason, stays = s.checkContent(); reason != "" || own {
 		return reason, stays
 	}
-	return s.judgeStranger(stays)
+	return s.checkForeignSource(stays)
 }
 
 // isForged reports whether a pod's packet looks as if a node had forwarded it.
@@ -279,16 +279,16 @@ func (s *step) isPlain() bool {
 	return ip[6] == protoTCP
 }
 
-// judgeARP judges ARP; the generator makes no correct ARP packets.
-func (s *step) judgeARP() (reason Reason, stays bool) {
+// checkARP judges ARP; the generator makes no correct ARP packets.
+func (s *step) checkARP() (reason Reason, stays bool) {
 	if len(s.frame) < 14+28 {
 		return Malformed, false
 	}
 	return Protocol, false
 }
 
-// judgeContent judges a packet by what it says, whatever its addresses are.
-func (s *step) judgeContent() (reason Reason, stays bool) {
+// checkContent judges a packet by what it says, whatever its addresses are.
+func (s *step) checkContent() (reason Reason, stays bool) {
 	server := uint16(547)
 	if s.v4 {
 		server = 67
@@ -317,9 +317,9 @@ func (s *step) judgeContent() (reason Reason, stays bool) {
 	}
 }
 
-// judgeStranger judges a packet whose source is not one of the pod's addresses: a link-local
+// checkForeignSource judges a packet whose source is not one of the pod's addresses: a link-local
 // address, or none yet.
-func (s *step) judgeStranger(ofLink bool) (reason Reason, stays bool) {
+func (s *step) checkForeignSource(ofLink bool) (reason Reason, stays bool) {
 	from, to := s.flow.Source.Addr(), s.flow.Dest.Addr()
 	if s.v4 {
 		if from.IsUnspecified() && s.content == ported && s.flow.Proto == protoUDP && s.flow.Source.Port() == 68 &&

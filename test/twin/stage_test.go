@@ -76,20 +76,20 @@ func outsideServers(v4 bool) []honestWay {
 		{netip.AddrPortFrom(p.clients[0], serverPort), protoSCTP}}
 }
 
-// stage gives the node of an empty world what the honest use.
+// stage gives the node of an empty test what the honest use.
 func (r *run) stage() error {
 	list := []operation{{Inside: &insideChange{Prefixes: podNetworks()}}}
 	native := podNetworks()
 	for _, v4 := range []bool{true, false} {
 		p := pools()[v4]
-		for i, addr := range r.world.site.own[v4] {
+		for i, addr := range r.kernel.role.own[v4] {
 			list = append(list, operation{Node: &nodeChange{Own: addr, Ports: i == 0}})
 		}
-		list = append(list, operation{Node: &nodeChange{Masquerade: r.world.site.masks(v4)}})
-		for _, addr := range slices.Concat(p.pods(), r.world.site.own[v4]) {
+		list = append(list, operation{Node: &nodeChange{Masquerade: r.kernel.role.masks(v4)}})
+		for _, addr := range slices.Concat(p.pods(), r.kernel.role.own[v4]) {
 			native = append(native, netip.PrefixFrom(addr, addr.BitLen()))
 		}
-		list = append(list, r.world.site.serviceOperations(v4)...)
+		list = append(list, r.kernel.role.serviceOperations(v4)...)
 	}
 	for _, device := range []int{1, 2, tunnelDevice} {
 		list = append(list, operation{Served: &servedChange{Device: device}})
@@ -99,7 +99,7 @@ func (r *run) stage() error {
 			return err
 		}
 	}
-	_, err := r.world.maps.SetNative(native)
+	_, err := r.kernel.maps.SetNative(native)
 	return errors.Join(err, r.host())
 }
 
@@ -115,12 +115,12 @@ func podNetworks() (list []netip.Prefix) {
 
 // host tells the programs which backends of which services are on the node.
 func (r *run) host() error {
-	svcs, row := r.world.tables.Svcs, maps.Svc{Service: 1, Kind: maps.Hosted}
+	svcs, row := r.kernel.tables.Svcs, maps.Svc{Service: 1, Kind: maps.Hosted}
 	for _, v4 := range []bool{true, false} {
 		_, _, backends := honestServices(v4)
 		for i, list := range backends {
 			for _, addr := range list {
-				if !r.world.site.has(addr) {
+				if !r.kernel.role.has(addr) {
 					continue
 				}
 				key := maps.HostedKey(netip.AddrPortFrom(addr, 8080), uint32(serviceIndex(i, v4)))
@@ -141,7 +141,7 @@ func serviceIndex(i int, v4 bool) int {
 	return 1 + 2*i
 }
 
-func (s *site) serviceOperations(v4 bool) (list []operation) {
+func (s *clusterNode) serviceOperations(v4 bool) (list []operation) {
 	fronts, kinds, backends := honestServices(v4)
 	for i, front := range fronts {
 		index := serviceIndex(i, v4)

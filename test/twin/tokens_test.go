@@ -13,7 +13,7 @@ import (
 const tokens = 64
 
 // setTokens sets how many ICMP errors may be sent: none for a moment, or as many as usual.
-func (w *world) setTokens(none bool) error {
+func (w *kernelNode) setTokens(none bool) error {
 	if none == w.silent && !none {
 		return nil
 	}
@@ -27,7 +27,7 @@ func (w *world) setTokens(none bool) error {
 }
 
 // tokensTaken fails unless exactly one error was paid for.
-func (w *world) tokensTaken() error {
+func (w *kernelNode) tokensTaken() error {
 	if w.silent {
 		return nil
 	}

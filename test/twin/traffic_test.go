@@ -42,7 +42,7 @@ func (g *generator) packet() operation {
 	if len(frame) > 14+g.node.MTU[device] || device == tunnelDevice && tooShort(frame) { // larger than the link's MTU, or too short for a test run
 		return g.packet()
 	}
-	in := &arrival{Frame: frame, Device: device, Silent: g.in100(5)}
+	in := &receivedFrame{Frame: frame, Device: device, Silent: g.in100(5)}
 	if device == tunnelDevice {
 		in.Sender = g.sender(d.from.Addr())
 	}

@@ -30,13 +30,13 @@ func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
 // episodeLength is the number of operations applied to one set of tables.
 const episodeLength = 2000
 
-// begin returns a run in a world that remembers nothing.
-func (w *world) begin() (*run, error) {
+// begin returns a run on a node that remembers nothing.
+func (w *kernelNode) begin() (*run, error) {
 	tables := Tables{
 		Frontends: map[Key]Frontend{}, Closed: map[Key]Frontend{}, Services: map[int]*Service{}, Backends: map[int]Backend{}, Ranges: map[int][]netip.Prefix{},
 		Pings: map[netip.Addr]bool{}, Addresses: map[netip.Addr]bool{}, Masquerade: map[bool]netip.Addr{}, Routes: map[netip.Addr]Way{},
 		MTU: map[int]int{}, MACs: map[int]MAC{}, Hosted: map[netip.AddrPort]int{}, Nodes: nodeAddrs(), Sources: sources(), TunnelPort: w.tunnelPort, Served: map[int]bool{}, Ports: [2]uint16{firstPort, lastPort},
-		Pods: podAddrs(), PodMACs: map[int]MAC{}, TunnelEnds: map[netip.Addr]bool{w.site.masks(true): true, w.site.masks(false): true},
+		Pods: podAddrs(), PodMACs: map[int]MAC{}, TunnelEnds: map[netip.Addr]bool{w.role.masks(true): true, w.role.masks(false): true},
 	}
 	macs := map[uint32][6]byte{}
 	for id, d := range w.devices {
@@ -56,7 +56,7 @@ func (w *world) begin() (*run, error) {
 		}
 	}
 	clear(w.routes)
-	r := &run{world: w, node: NewNode(tables, openRows, w.now), counts: map[Reason]uint64{}, paths: map[string]int{}}
+	r := &run{kernel: w, node: NewNode(tables, openRows, w.now), counts: map[Reason]uint64{}, paths: map[string]int{}}
 	for _, m := range []*ebpf.Map{w.maps.Ct, w.maps.CtPending, w.maps.Frags, w.maps.Affinity, w.maps.Svcs, w.maps.SrcRanges} {
 		if err := empty(m); err != nil {
 			return nil, err
@@ -127,7 +127,7 @@ func (r *run) apply(o operation) error {
 }
 
 // episode runs the operations of a seed, and returns them.
-func (w *world) episode(seed uint64, careful bool) (*run, []operation, error) {
+func (w *kernelNode) episode(seed uint64, careful bool) (*run, []operation, error) {
 	r, err := w.begin()
 	if err != nil {
 		return nil, nil, err
@@ -147,7 +147,7 @@ func (w *world) episode(seed uint64, careful bool) (*run, []operation, error) {
 }
 
 // replay applies operations again, and compares everything after each packet.
-func (w *world) replay(list []operation) (*run, int, error) {
+func (w *kernelNode) replay(list []operation) (*run, int, error) {
 	r, err := w.begin()
 	if err != nil {
 		return nil, 0, err
@@ -165,7 +165,7 @@ func (w *world) replay(list []operation) (*run, int, error) {
 const mostTrials = 400
 
 // shorten removes the operations that a failure does not need.
-func (w *world) shorten(list []operation) []operation {
+func (w *kernelNode) shorten(list []operation) []operation {
 	for size, trials := len(list)/2, 0; size > 0; {
 		shorter := false
 		for at := 0; at < len(list) && trials < mostTrials; trials++ {
@@ -187,7 +187,7 @@ func (w *world) shorten(list []operation) []operation {
 }
 
 // explain shortens a failure, writes it to a file and returns a description.
-func (w *world) explain(seed uint64, list []operation, err error) error {
+func (w *kernelNode) explain(seed uint64, list []operation, err error) error {
 	if _, failed, again := w.replay(list); again != nil {
 		list = w.shorten(list[:failed+1])
 		_, _, err = w.replay(list)
@@ -206,13 +206,13 @@ func (w *world) explain(seed uint64, list []operation, err error) error {
 		encodeErr)
 }
 
-// each calls test for every hook, in the namespace of a new world.
-func each(t *testing.T, test func(t *testing.T, w *world) error) {
+// each calls test for every hook, in the namespace of a new node.
+func each(t *testing.T, test func(t *testing.T, w *kernelNode) error) {
 	t.Helper()
 	for _, hook := range []string{"tc", "xdp"} {
 		t.Run(hook, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, hook)
+			w := newKernelNode(t, hook)
 			if err := w.netns.Do(func() error { return test(t, w) }); err != nil {
 				t.Fatal(err)
 			}
@@ -222,7 +222,7 @@ func each(t *testing.T, test func(t *testing.T, w *world) error) {
 
 // Programs and model agree on every packet.
 func TestTwin(t *testing.T) {
-	each(t, func(t *testing.T, w *world) error {
+	each(t, func(t *testing.T, w *kernelNode) error {
 		paths := map[string]int{}
 		began, total := time.Now(), 0
 		for seed := *from; total < *packets; seed++ {
@@ -243,7 +243,7 @@ func TestTwin(t *testing.T) {
 		}
 		t.Logf("%d packets from seed %d on, in %s", total, *from, time.Since(began).Round(time.Second))
 		if *only == 0 {
-			judgeCoverage(t, w.hook, classes(), paths, total, fewest)
+			requireCoverage(t, w.hook, classes(), paths, total, fewest)
 		}
 		return nil
 	})
@@ -255,7 +255,7 @@ func TestCorpus(t *testing.T) {
 	if err != nil || len(names) == 0 {
 		t.Fatalf("no corpus found: %v", err)
 	}
-	each(t, func(t *testing.T, w *world) error {
+	each(t, func(t *testing.T, w *kernelNode) error {
 		for _, name := range names {
 			text, err := os.ReadFile(name)
 			if err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // emerge has a frame come out of the tunnel, in a packet from an address or in none.
-func (w *world) emerge(frame []byte, sender netip.Addr) (result, error) {
+func (w *kernelNode) emerge(frame []byte, sender netip.Addr) (result, error) {
 	if !sender.IsValid() {
 		return w.runTC("tc_from_tunnel", frame, w.devices[tunnelDevice])
 	}
@@ -25,10 +25,10 @@ func (w *world) emerge(frame []byte, sender netip.Addr) (result, error) {
 }
 
 // setCluster tells the programs about the nodes.
-func (w *world) setCluster(t *Tables) error {
+func (w *kernelNode) setCluster(t *Tables) error {
 	cluster := maps.Cluster{Known: true, Nodes: map[netip.Addr]maps.ClusterNode{}, Sources: map[netip.Prefix]maps.ClusterNode{}}
 	node := func(number int) maps.ClusterNode {
-		return maps.ClusterNode{Name: uint64(number), Number: uint32(number), Self: number == w.site.number}
+		return maps.ClusterNode{Name: uint64(number), Number: uint32(number), Self: number == w.role.number}
 	}
 	for addr, number := range t.Nodes {
 		cluster.Nodes[addr] = node(number)

@@ -18,10 +18,10 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// ground is what a world is built on: maps, and programs loaded over them. Verifying the programs
-// takes most of a story's time, so a story passes its ground on to the next one with the same
+// loadedSet is what a bareNode is built on: maps, and programs loaded over them. Verifying the programs
+// takes most of a story's time, so a story passes its loadedSet on to the next one with the same
 // configuration and sizes, with every map as it was created.
-type ground struct {
+type loadedSet struct {
 	config bpf.MapsPacketConfig
 	sizes  maps.Sizes
 	maps   *maps.Maps
@@ -29,22 +29,22 @@ type ground struct {
 	made     []maps.Info
 	loaded   map[string]*ebpf.Collection // by hook
 	attached bool                        // to devices, which the story has removed by now
-	spoilt   bool                        // by a story that replaced maps
+	spoiled  bool                        // by a story that replaced maps
 }
 
-// grounds holds unused grounds, the most recently used last. Each takes tens of megabytes.
-type grounds struct {
+// loadedSets holds unused sets, the most recently used last. Each takes tens of megabytes.
+type loadedSets struct {
 	mu   sync.Mutex
-	idle []*ground
+	idle []*loadedSet
 }
 
 const mostIdle = 8
 
-var left grounds
+var left loadedSets
 
-// take returns a ground, and takes it back once the test has cleaned up everything it does after
+// take returns a set, and takes it back once the test has cleaned up everything it does after
 // that.
-func (g *grounds) take(t *testing.T, config bpf.MapsPacketConfig, sizes maps.Sizes) *ground {
+func (g *loadedSets) take(t *testing.T, config bpf.MapsPacketConfig, sizes maps.Sizes) *loadedSet {
 	t.Helper()
 	taken := g.find(config, sizes)
 	if taken == nil {
@@ -52,15 +52,15 @@ func (g *grounds) take(t *testing.T, config bpf.MapsPacketConfig, sizes maps.Siz
 		if err != nil {
 			t.Fatal(err)
 		}
-		taken = &ground{config: config, sizes: sizes, maps: m, made: m.All(), loaded: map[string]*ebpf.Collection{}}
+		taken = &loadedSet{config: config, sizes: sizes, maps: m, made: m.All(), loaded: map[string]*ebpf.Collection{}}
 	} else if had, err := taken.clean(); err != nil || len(had) > 0 {
-		t.Fatalf("take a ground from another story, whose programs still write: %v, %v", had, err)
+		t.Fatalf("take a set from another story, whose programs still write: %v, %v", had, err)
 	}
 	t.Cleanup(func() { g.leave(t, taken) })
 	return taken
 }
 
-func (g *grounds) find(config bpf.MapsPacketConfig, sizes maps.Sizes) *ground {
+func (g *loadedSets) find(config bpf.MapsPacketConfig, sizes maps.Sizes) *loadedSet {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for i, idle := range slices.Backward(g.idle) {
@@ -72,16 +72,16 @@ func (g *grounds) find(config bpf.MapsPacketConfig, sizes maps.Sizes) *ground {
 	return nil
 }
 
-// leave keeps a ground for another story, unless the test has failed: then anything else may be
+// leave keeps a set for another story, unless the test has failed: then anything else may be
 // wrong with it.
-func (g *grounds) leave(t *testing.T, was *ground) {
+func (g *loadedSets) leave(t *testing.T, was *loadedSet) {
 	t.Helper()
-	if was.spoilt || t.Failed() {
+	if was.spoiled || t.Failed() {
 		was.close(t)
 		return
 	}
 	if err := was.tidy(); err != nil {
-		t.Errorf("leave the ground as it was taken: %v", err)
+		t.Errorf("leave the set as it was taken: %v", err)
 		was.close(t)
 		return
 	}
@@ -94,7 +94,7 @@ func (g *grounds) leave(t *testing.T, was *ground) {
 }
 
 // tidy waits for packets that are still in an attached program, and cleans the maps.
-func (g *ground) tidy() error {
+func (g *loadedSet) tidy() error {
 	if g.attached {
 		barrier, err := maps.NewBarrier()
 		if err != nil {
@@ -110,7 +110,7 @@ func (g *ground) tidy() error {
 }
 
 // clean restores every map to its state at creation, and returns what was in which map.
-func (g *ground) clean() (had []string, err error) {
+func (g *loadedSet) clean() (had []string, err error) {
 	for i, info := range g.maps.All() {
 		if info.Map != g.made[i].Map {
 			return nil, fmt.Errorf("map %s was replaced", info.Name)
@@ -130,7 +130,7 @@ func (g *ground) clean() (had []string, err error) {
 
 // programs returns the programs of a hook over the maps. All their state must be in the maps, or
 // cleaning would not remove it.
-func (g *ground) programs(t *testing.T, h hook) map[string]*ebpf.Program {
+func (g *loadedSet) programs(t *testing.T, h hook) map[string]*ebpf.Program {
 	t.Helper()
 	if g.loaded[h.name] == nil {
 		loaded := load(t, h, g.config, g.maps)
@@ -148,7 +148,7 @@ func (g *ground) programs(t *testing.T, h hook) map[string]*ebpf.Program {
 	return g.loaded[h.name].Programs
 }
 
-func (g *ground) close(t *testing.T) {
+func (g *loadedSet) close(t *testing.T) {
 	t.Helper()
 	for _, loaded := range g.loaded {
 		loaded.Close()
@@ -160,9 +160,9 @@ func (g *ground) close(t *testing.T) {
 
 // Nothing that a story wrote is left for the next one, and anything written between two stories
 // fails the second.
-func TestGround(t *testing.T) {
+func TestLoadedSetIsClean(t *testing.T) {
 	rig.Root(t)
-	var own grounds
+	var own loadedSets
 	config := standardConfig()
 	first := own.take(t, config, maps.Sizes{})
 	first.programs(t, hooks()[0])
@@ -183,7 +183,7 @@ func TestGround(t *testing.T) {
 	}
 	first.maps.Ct, first.maps.CtPending = first.maps.CtPending, first.maps.Ct
 	if _, err := first.clean(); err == nil {
-		t.Error("a ground with replaced maps counts as clean")
+		t.Error("a set with replaced maps counts as clean")
 	}
 	first.maps.Ct, first.maps.CtPending = first.maps.CtPending, first.maps.Ct
 }
@@ -196,7 +196,7 @@ func litter(t *testing.T, m *ebpf.Map) {
 	case ebpf.SkStorage:
 		return
 	case ebpf.RingBuf:
-		tell(t, m)
+		writeRing(t, m)
 		return
 	case ebpf.LPMTrie:
 		binary.NativeEndian.PutUint32(key, 8)
@@ -217,8 +217,8 @@ func litter(t *testing.T, m *ebpf.Map) {
 	}
 }
 
-// tell has a program write to a ring.
-func tell(t *testing.T, ring *ebpf.Map) {
+// writeRing has a program write to a ring.
+func writeRing(t *testing.T, ring *ebpf.Map) {
 	t.Helper()
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
 		asm.Mov.Imm(asm.R1, 1), asm.StoreMem(asm.RFP, -8, asm.R1, asm.DWord),

@@ -32,8 +32,8 @@ type device struct {
 	mtu       int
 }
 
-// world is the loaded programs with their maps, in a namespace with two devices.
-type world struct {
+// kernelNode is the loaded programs with their maps, in a namespace with two devices.
+type kernelNode struct {
 	hook     string // where packets come in: "tc", or "xdp" with tc behind it
 	maps     *maps.Maps
 	tables   *maps.Tables
@@ -51,28 +51,28 @@ type world struct {
 	silentAt uint64 // when the tokens were taken
 	cpus     int
 
-	site       site
+	role       clusterNode
 	tunnelPort uint16
 	fromTunnel *ebpf.Program // tc_from_tunnel, for a packet that came from the address in its control buffer
 }
 
-// newWorld loads the programs.
-func newWorld(t *testing.T, hook string) *world {
+// newKernelNode loads the programs.
+func newKernelNode(t *testing.T, hook string) *kernelNode {
 	t.Helper()
-	return newWorldOf(t, hook, openRows, bpf.MapsPacketConfig{SnatFirst: firstPort, SnatLast: lastPort, TunnelPort: tunnelPort})
+	return newKernelNodeOf(t, hook, openRows, bpf.MapsPacketConfig{SnatFirst: firstPort, SnatLast: lastPort, TunnelPort: tunnelPort})
 }
 
-// newWorldOf is newWorld with room for that many established flows, and with these settings.
-func newWorldOf(t *testing.T, hook string, rows uint32, config bpf.MapsPacketConfig) *world {
+// newKernelNodeOf is newKernelNode with room for that many established flows, and with these settings.
+func newKernelNodeOf(t *testing.T, hook string, rows uint32, config bpf.MapsPacketConfig) *kernelNode {
 	t.Helper()
-	w := loadWorld(t, hook, rows, config)
+	w := loadKernelNode(t, hook, rows, config)
 	w.netns = rig.NewNetns(t, hook)
 	w.connect(t)
 	return w
 }
 
-// loadWorld loads the programs, without devices yet.
-func loadWorld(t *testing.T, hook string, rows uint32, config bpf.MapsPacketConfig) *world {
+// loadKernelNode loads the programs, without devices yet.
+func loadKernelNode(t *testing.T, hook string, rows uint32, config bpf.MapsPacketConfig) *kernelNode {
 	t.Helper()
 	rig.Root(t)
 	m, err := maps.Create(maps.Sizes{})
@@ -89,8 +89,8 @@ func loadWorld(t *testing.T, hook string, rows uint32, config bpf.MapsPacketConf
 			t.Error(err)
 		}
 	})
-	w := &world{hook: hook, maps: m, tables: tables, programs: map[string]*ebpf.Program{},
-		devices: map[int]device{}, pods: map[int]device{}, routes: map[netip.Addr]Way{}, silent: true, cpus: ebpf.MustPossibleCPU(), site: firstSite()}
+	w := &kernelNode{hook: hook, maps: m, tables: tables, programs: map[string]*ebpf.Program{},
+		devices: map[int]device{}, pods: map[int]device{}, routes: map[netip.Addr]Way{}, silent: true, cpus: ebpf.MustPossibleCPU(), role: firstClusterNode()}
 	w.readClock(t)
 	config.TickShift, config.DsrAccept, config.HashKey2, config.HashKey4 = uint16(w.shift), 1, 1<<63, 12345
 	w.load(t, bpf.LoadTc, config)
@@ -120,7 +120,7 @@ func replaceCt(t *testing.T, m *maps.Maps, rows uint32) error {
 	return err
 }
 
-func (w *world) load(t *testing.T, load func() (*ebpf.CollectionSpec, error), config any) {
+func (w *kernelNode) load(t *testing.T, load func() (*ebpf.CollectionSpec, error), config any) {
 	t.Helper()
 	spec, err := load()
 	if err != nil {
@@ -163,13 +163,13 @@ const pastStack = ", past the stack"
 
 // readClock sets a tick length of hours, so that no tick ends during a test; the test ages rows
 // itself.
-func (w *world) readClock(t *testing.T) {
+func (w *kernelNode) readClock(t *testing.T) {
 	t.Helper()
 	w.load(t, bpf.LoadCollect, nil)
 }
 
 // connect gives the node two links, and one to each of its pods.
-func (w *world) connect(t *testing.T) {
+func (w *kernelNode) connect(t *testing.T) {
 	t.Helper()
 	handle, err := netlink.NewHandleAt(netns.NsHandle(w.netns.FD()), unix.NETLINK_ROUTE)
 	if err != nil {
@@ -194,7 +194,7 @@ func (w *world) connect(t *testing.T) {
 	w.connectPods(t, far)
 }
 
-func (w *world) connectPods(t *testing.T, far *rig.Netns) {
+func (w *kernelNode) connectPods(t *testing.T, far *rig.Netns) {
 	t.Helper()
 	for _, id := range podAddrs() {
 		if _, ok := w.pods[id]; !ok {
@@ -207,9 +207,9 @@ func (w *world) connectPods(t *testing.T, far *rig.Netns) {
 }
 
 // setPods tells the programs about the pods. The last one has a proxy, or none.
-func (w *world) setPods(proxy maps.Proxy) error {
+func (w *kernelNode) setPods(proxy maps.Proxy) error {
 	pods := map[int]*maps.Pod{}
-	for addr, id := range w.site.pods {
+	for addr, id := range w.role.pods {
 		if pods[id] == nil {
 			pods[id] = &maps.Pod{Index: uint32(w.pods[id].index), MAC: w.pods[id].peer, HostMAC: w.pods[id].mac}
 		}
@@ -225,7 +225,7 @@ func (w *world) setPods(proxy maps.Proxy) error {
 }
 
 // link connects the node to another namespace through a new device.
-func (w *world) link(t *testing.T, far *rig.Netns, name string, d device) device {
+func (w *kernelNode) link(t *testing.T, far *rig.Netns, name string, d device) device {
 	t.Helper()
 	rig.Veth(t, w.netns, name, far, name)
 	link, err := w.handle.LinkByName(name)
@@ -240,7 +240,7 @@ func (w *world) link(t *testing.T, far *rig.Netns, name string, d device) device
 }
 
 // setRoute changes the way to an address; the zero way removes it.
-func (w *world) setRoute(addr netip.Addr, way Way) error {
+func (w *kernelNode) setRoute(addr netip.Addr, way Way) error {
 	at := func(id int) (*netlink.Route, *netlink.Neigh) {
 		d := w.devices[id]
 		return &netlink.Route{LinkIndex: d.index, Scope: netlink.SCOPE_LINK,
@@ -267,14 +267,14 @@ func (w *world) setRoute(addr netip.Addr, way Way) error {
 }
 
 // way returns the way through a device.
-func (w *world) way(id int, known bool) Way {
+func (w *kernelNode) way(id int, known bool) Way {
 	if !known || id == 0 {
 		return Way{Device: id}
 	}
 	return Way{id, w.devices[id].peer, w.devices[id].mac}
 }
 
-func (w *world) indexCounters(t *testing.T) {
+func (w *kernelNode) indexCounters(t *testing.T) {
 	t.Helper()
 	list, err := observe.ReadCounters(w.maps.Counters)
 	if err != nil {
@@ -294,7 +294,7 @@ func (w *world) indexCounters(t *testing.T) {
 const counterRoom = uint32(bpf.MapsCounterRoomCOUNTER_REASONS)
 
 // counted returns how often a reason was counted, summed over all hooks that count packets.
-func (w *world) counted(reason Reason) (uint64, error) {
+func (w *kernelNode) counted(reason Reason) (uint64, error) {
 	var total uint64
 	for _, hook := range []string{"tc", "xdp", "pod"} {
 		var perCPU []maps.Counter
@@ -326,7 +326,7 @@ type result struct {
 }
 
 // receive has a frame come in.
-func (w *world) receive(frame []byte, id int) (result, error) {
+func (w *kernelNode) receive(frame []byte, id int) (result, error) {
 	if w.hook == "xdp" {
 		code, data, err := w.run("xdp_from_netdev", frame, []uint32{0, uint32(len(frame)), 0, uint32(w.devices[id].index), 0, 0})
 		if err != nil || code != xdpPass {
@@ -338,12 +338,12 @@ func (w *world) receive(frame []byte, id int) (result, error) {
 }
 
 // leave has a frame about to leave.
-func (w *world) leave(frame []byte) (result, error) {
+func (w *kernelNode) leave(frame []byte) (result, error) {
 	return w.runTC("tc_to_netdev", frame, w.devices[1])
 }
 
 // pass has a frame pass the device of a pod.
-func (w *world) pass(f *podFrame) (result, error) {
+func (w *kernelNode) pass(f *podFrame) (result, error) {
 	name := "tc_from_pod"
 	if f.To {
 		name = "tc_to_pod"
@@ -354,7 +354,7 @@ func (w *world) pass(f *podFrame) (result, error) {
 	return w.runTC(name, f.Frame, w.pods[f.Pod])
 }
 
-func (w *world) runTC(name string, frame []byte, d device) (result, error) {
+func (w *kernelNode) runTC(name string, frame []byte, d device) (result, error) {
 	if tooShort(frame) {
 		return result{verdict: Stack, data: frame}, nil
 	}
@@ -372,7 +372,7 @@ func tooShort(frame []byte) bool {
 }
 
 // tally returns the programs' counts of fragments that overtook their first.
-func (w *world) tally() (tally bpf.MapsEarlyTally, err error) {
+func (w *kernelNode) tally() (tally bpf.MapsEarlyTally, err error) {
 	err = w.maps.EarlyTally.Lookup(uint32(0), &tally)
 	return tally, err
 }
@@ -380,11 +380,11 @@ func (w *world) tally() (tally bpf.MapsEarlyTally, err error) {
 // largest is the size of the largest frame, which another may replace.
 const largest = 14 + 1500
 
-func (w *world) run(name string, frame []byte, context []uint32) (uint32, []byte, error) {
+func (w *kernelNode) run(name string, frame []byte, context []uint32) (uint32, []byte, error) {
 	return w.runProgram(w.programs[name], frame, context)
 }
 
-func (w *world) runProgram(program *ebpf.Program, frame []byte, context []uint32) (uint32, []byte, error) {
+func (w *kernelNode) runProgram(program *ebpf.Program, frame []byte, context []uint32) (uint32, []byte, error) {
 	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, max(len(frame), largest)+128), Context: context}
 	code, err := program.Run(&options)
 	return code, options.DataOut, err

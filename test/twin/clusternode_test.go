@@ -5,25 +5,25 @@ import (
 	"slices"
 )
 
-// site is which of the cluster's nodes a world is.
-type site struct {
+// clusterNode is which of the cluster's nodes a kernelNode is.
+type clusterNode struct {
 	number int
 	pods   map[netip.Addr]int // the devices of its pods
 	own    map[bool][]netip.Addr
 }
 
-func firstSite() site {
+func firstClusterNode() clusterNode {
 	own := map[bool][]netip.Addr{}
 	for v4, p := range pools() {
 		own[v4] = []netip.Addr{p.open, p.closed, p.snat}
 	}
-	return site{number: thisNode, pods: podAddrs(), own: own}
+	return clusterNode{number: thisNode, pods: podAddrs(), own: own}
 }
 
-// secondSite is the node behind which the first and the third of the far pods are. The latter is an
+// secondClusterNode is the node behind which the first and the third of the far pods are. The latter is an
 // attacker's.
-func secondSite() site {
-	s := site{number: thisNode + 1, pods: map[netip.Addr]int{}, own: map[bool][]netip.Addr{}}
+func secondClusterNode() clusterNode {
+	s := clusterNode{number: thisNode + 1, pods: map[netip.Addr]int{}, own: map[bool][]netip.Addr{}}
 	for v4, p := range pools() {
 		s.pods[p.far[0]], s.pods[p.far[2]] = firstPod, firstPod+2
 		s.own[v4] = p.peers[:1]
@@ -31,16 +31,16 @@ func secondSite() site {
 	return s
 }
 
-// masks returns the address that clients get from a site.
-func (s *site) masks(v4 bool) netip.Addr {
+// masks returns the address that clients get from a node.
+func (s *clusterNode) masks(v4 bool) netip.Addr {
 	own := s.own[v4]
 	return own[len(own)-1]
 }
 
-func (s *site) owns(addr netip.Addr) bool { return slices.Contains(s.own[addr.Is4()], addr) }
+func (s *clusterNode) owns(addr netip.Addr) bool { return slices.Contains(s.own[addr.Is4()], addr) }
 
 // has reports whether an address is a pod's or the node's own.
-func (s *site) has(addr netip.Addr) bool { return s.pods[addr] > 0 || s.owns(addr) }
+func (s *clusterNode) has(addr netip.Addr) bool { return s.pods[addr] > 0 || s.owns(addr) }
 
 // belongs returns the number of the node behind which an address is; zero if it is outside.
 func belongs(addr netip.Addr) int {
@@ -49,21 +49,21 @@ func belongs(addr netip.Addr) int {
 }
 
 // deviceTo returns the device behind which an address is: that of the tunnel for pods of other nodes.
-func (s *site) deviceTo(addr netip.Addr) (device int, ok bool) {
+func (s *clusterNode) deviceTo(addr netip.Addr) (device int, ok bool) {
 	if _, pod := podAddrs()[addr]; pod {
 		return tunnelDevice, true
 	}
-	if first := firstSite(); first.owns(addr) {
+	if first := firstClusterNode(); first.owns(addr) {
 		return 1, true
 	}
 	way, ok := routes()[addr]
 	return way.Device, ok && way.Device > 0
 }
 
-// nodes are two worlds that send to each other.
-type nodes struct{ here, there *world }
+// nodes are two nodes that send to each other.
+type nodes struct{ here, there *kernelNode }
 
-func (n *nodes) at(there bool) *world {
+func (n *nodes) at(there bool) *kernelNode {
 	if there {
 		return n.there
 	}
@@ -76,10 +76,10 @@ func (n *nodes) travel(frame []byte, from end, mark uint32) (end, error) {
 	to, err := at.journey(frame, from, mark)
 	for to.there = from.there; err == nil && len(to.frame) >= 14 && to.device > 0 && !to.crossed; {
 		dest, ok := destOf(to.frame)
-		if next := n.at(!to.there); !ok || belongs(dest) != next.site.number {
+		if next := n.at(!to.there); !ok || belongs(dest) != next.role.number {
 			break
 		}
-		sender := at.site.own[true][0]
+		sender := at.role.own[true][0]
 		frame, tunneled := slices.Clone(to.frame), to.tunneled
 		d := at.devices[to.device]
 		copy(frame, d.mac[:])

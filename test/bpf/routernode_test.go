@@ -23,9 +23,9 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// site is a world with devices: its programs get frames from real links, and send them on.
-type site struct {
-	*world
+// routerNode is a bareNode with devices: its programs get frames from real links, and send them on.
+type routerNode struct {
+	*bareNode
 	f     family
 	node  *netlink.Handle
 	wires map[string]*wire
@@ -34,20 +34,20 @@ type site struct {
 // wire is a link of the node, and what is at its far end: tests put frames in there, and read those
 // that come out.
 type wire struct {
-	site      *site
+	router    *routerNode
 	far       *rig.Netns
 	handle    *netlink.Handle
 	near, end netlink.Link
 	socket    *os.File
 }
 
-// newSite returns a node that is a router, with the tc programs on the links that follow; with
+// newRouterNode returns a node that is a router, with the tc programs on the links that follow; with
 // those of XDP too, or only those, depending on the hooks.
-func newSite(t *testing.T, f family, config bpf.MapsPacketConfig, on ...hook) *site {
+func newRouterNode(t *testing.T, f family, config bpf.MapsPacketConfig, on ...hook) *routerNode {
 	t.Helper()
-	s := &site{world: newWorldOf(t, on[0], config), f: f, wires: map[string]*wire{}}
+	s := &routerNode{bareNode: newBareNodeOf(t, on[0], config), f: f, wires: map[string]*wire{}}
 	for _, more := range on[1:] {
-		stdmaps.Copy(s.programs, s.ground.programs(t, more))
+		stdmaps.Copy(s.programs, s.loaded.programs(t, more))
 	}
 	s.node = handleOf(t, s.netns)
 	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "net/ipv4/conf/lo/accept_local"} {
@@ -69,7 +69,7 @@ func handleOf(t *testing.T, n *rig.Netns) *netlink.Handle {
 }
 
 // wire adds a link to the node, with the programs for devices on it.
-func (s *site) wire(t *testing.T, name string) *wire {
+func (s *routerNode) wire(t *testing.T, name string) *wire {
 	t.Helper()
 	w := s.link(t, name)
 	s.attach(t, w)
@@ -85,11 +85,11 @@ func (s *site) wire(t *testing.T, name string) *wire {
 }
 
 // link adds one without programs.
-func (s *site) link(t *testing.T, name string) *wire {
+func (s *routerNode) link(t *testing.T, name string) *wire {
 	t.Helper()
 	far := rig.NewNetns(t, name)
 	rig.Veth(t, s.netns, name, far, "far")
-	w := &wire{site: s, far: far, handle: handleOf(t, far)}
+	w := &wire{router: s, far: far, handle: handleOf(t, far)}
 	var err, farErr error
 	w.near, err = s.node.LinkByName(name)
 	w.end, farErr = w.handle.LinkByName("far")
@@ -100,10 +100,10 @@ func (s *site) link(t *testing.T, name string) *wire {
 	return w
 }
 
-func (s *site) attach(t *testing.T, w *wire) {
+func (s *routerNode) attach(t *testing.T, w *wire) {
 	t.Helper()
 	if program := s.programs["xdp_from_netdev"]; program != nil {
-		s.ground.attached = true
+		s.loaded.attached = true
 		attachXDP(t, s.netns, program, w.near)
 		// Without a program there, a veth receives no frame that XDP sent back.
 		attachXDP(t, w.far, constant(t, ebpf.XDP, 2), w.end)
@@ -117,7 +117,7 @@ func (s *site) attach(t *testing.T, w *wire) {
 }
 
 // attachTC attaches programs in a way that every kernel supports.
-func (s *site) attachTC(t *testing.T, w *wire, programs map[uint32]*ebpf.Program) {
+func (s *routerNode) attachTC(t *testing.T, w *wire, programs map[uint32]*ebpf.Program) {
 	t.Helper()
 	at := netlink.QdiscAttrs{LinkIndex: w.near.Attrs().Index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0)}
 	err := s.node.QdiscAdd(&netlink.GenericQdisc{QdiscAttrs: at, QdiscType: "clsact"})
@@ -128,7 +128,7 @@ func (s *site) attachTC(t *testing.T, w *wire, programs map[uint32]*ebpf.Program
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.ground.attached = true
+	s.loaded.attached = true
 	t.Cleanup(func() { // a namespace goes some time after its test, and the programs with it
 		err := s.node.QdiscDel(&netlink.GenericQdisc{QdiscAttrs: at, QdiscType: "clsact"})
 		if err != nil && !errors.Is(err, unix.ENODEV) {
@@ -138,7 +138,7 @@ func (s *site) attachTC(t *testing.T, w *wire, programs map[uint32]*ebpf.Program
 }
 
 // block keeps every packet of a wire from the stack.
-func (s *site) block(t *testing.T, w *wire) {
+func (s *routerNode) block(t *testing.T, w *wire) {
 	t.Helper()
 	s.attachTC(t, w, map[uint32]*ebpf.Program{netlink.HANDLE_MIN_INGRESS: constant(t, ebpf.SchedCLS, 2)})
 }
@@ -248,9 +248,9 @@ func (w *wire) want(t *testing.T, p packet) string {
 	t.Helper()
 	frame := w.next(t, 5*time.Second)
 	if frame == nil {
-		t.Fatalf("%s to %s did not arrive; counted: %v", p.from, p.to, w.site.reasons(t))
+		t.Fatalf("%s to %s did not arrive; counted: %v", p.from, p.to, w.router.reasons(t))
 	}
-	port := portOf(frame, w.site.f)
+	port := portOf(frame, w.router.f)
 	if strings.HasSuffix(p.from, ":0") {
 		p.from = strings.TrimSuffix(p.from, "0") + port
 	}
@@ -268,11 +268,11 @@ func (w *wire) reach(t *testing.T, addr string, known bool) {
 	ip := netip.MustParseAddr(strings.Trim(addr, "[]"))
 	bits := ip.BitLen()
 	at := w.near.Attrs().Index
-	err := w.site.node.RouteReplace(&netlink.Route{
+	err := w.router.node.RouteReplace(&netlink.Route{
 		LinkIndex: at, Scope: netlink.SCOPE_LINK, Dst: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(bits, bits)},
 	})
 	if known {
-		err = errors.Join(err, w.site.node.NeighSet(&netlink.Neigh{
+		err = errors.Join(err, w.router.node.NeighSet(&netlink.Neigh{
 			LinkIndex: at, IP: ip.AsSlice(), HardwareAddr: w.end.Attrs().HardwareAddr, State: netlink.NUD_PERMANENT,
 		}))
 	}

@@ -34,10 +34,10 @@ func hooks() []hook {
 	}
 }
 
-// world is a node without devices: the stack finds every way.
-type world struct {
+// bareNode is a node without devices: the stack finds every way.
+type bareNode struct {
 	hook
-	ground   *ground
+	loaded   *loadedSet
 	maps     *maps.Maps
 	tables   *maps.Tables
 	netns    *rig.Netns
@@ -49,9 +49,9 @@ type world struct {
 	context  []uint32 // of test runs, see outOfTunnel
 }
 
-func newWorld(t *testing.T, h hook) *world {
+func newBareNode(t *testing.T, h hook) *bareNode {
 	t.Helper()
-	return newWorldOf(t, h, standardConfig())
+	return newBareNodeOf(t, h, standardConfig())
 }
 
 // standardConfig is the configuration of most stories: four ports for flows to other nodes.
@@ -61,12 +61,12 @@ func standardConfig() bpf.MapsPacketConfig {
 	}
 }
 
-func newWorldOf(t *testing.T, h hook, config bpf.MapsPacketConfig) *world {
+func newBareNodeOf(t *testing.T, h hook, config bpf.MapsPacketConfig) *bareNode {
 	t.Helper()
-	return newWorldSized(t, h, config, maps.Sizes{})
+	return newBareNodeSized(t, h, config, maps.Sizes{})
 }
 
-func newWorldSized(t *testing.T, h hook, config bpf.MapsPacketConfig, sizes maps.Sizes) *world {
+func newBareNodeSized(t *testing.T, h hook, config bpf.MapsPacketConfig, sizes maps.Sizes) *bareNode {
 	t.Helper()
 	g := left.take(t, config, sizes)
 	m := g.maps
@@ -83,8 +83,8 @@ func newWorldSized(t *testing.T, h hook, config bpf.MapsPacketConfig, sizes maps
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{
-		hook: h, ground: g, maps: m, tables: tables, netns: rig.NewNetns(t, "node"), cpu: cpu,
+	w := &bareNode{
+		hook: h, loaded: g, maps: m, tables: tables, netns: rig.NewNetns(t, "node"), cpu: cpu,
 		programs: stdmaps.Clone(g.programs(t, h)), config: config,
 	}
 	snat4, snat6 := netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd01::1")
@@ -108,7 +108,7 @@ func newWorldSized(t *testing.T, h hook, config bpf.MapsPacketConfig, sizes maps
 }
 
 // reload loads the programs that a hook has now, over the maps that there are now.
-func (w *world) reload(t *testing.T, h hook) {
+func (w *bareNode) reload(t *testing.T, h hook) {
 	t.Helper()
 	loaded := load(t, h, w.config, w.maps)
 	t.Cleanup(loaded.Close)
@@ -136,7 +136,7 @@ func config4() netip.Addr { return netip.MustParseAddr("192.0.2.1") }
 func config6() netip.Addr { return netip.MustParseAddr("2001:db8::1") }
 
 // service adds a frontend with at most one backend, which is on this node if local.
-func (w *world) service(t *testing.T, frontend string, proto byte, kind uint32, backend string, local bool) {
+func (w *bareNode) service(t *testing.T, frontend string, proto byte, kind uint32, backend string, local bool) {
 	t.Helper()
 	at := netip.MustParseAddrPort(frontend)
 	w.services++
@@ -161,14 +161,14 @@ func (w *world) service(t *testing.T, frontend string, proto byte, kind uint32, 
 	}
 }
 
-// do calls f in the network namespace of the world, and always on the same CPU: the ways that the
+// do calls f in the network namespace of the node, and always on the same CPU: the ways that the
 // programs have looked up and the budgets for answers and events are kept per CPU.
-func (w *world) do(f func() error) error {
+func (w *bareNode) do(f func() error) error {
 	return w.netns.Do(func() error { return w.cpu.Do(f) })
 }
 
 // run gives a packet to a program and returns the verdict as text and the packet.
-func (w *world) run(t *testing.T, program string, frame []byte) (string, []byte) {
+func (w *bareNode) run(t *testing.T, program string, frame []byte) (string, []byte) {
 	t.Helper()
 	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+1024), Flags: w.flags}
 	if w.context != nil {
@@ -198,7 +198,7 @@ func (w *world) run(t *testing.T, program string, frame []byte) (string, []byte)
 // whole packet (CHECKSUM_COMPLETE), or no longer. A run then fails with EBADMSG unless the program
 // has updated that checksum along with what it writes. Tests turn it off for SCTP, whose own checksum
 // is of another kind, and for answers, which get a new one. Linux 6.13 is the first with such runs.
-func (w *world) sumUp(t *testing.T, yes bool) {
+func (w *bareNode) sumUp(t *testing.T, yes bool) {
 	t.Helper()
 	w.flags = 0
 	if !yes || w.name != "tc" {
@@ -216,7 +216,7 @@ func (w *world) sumUp(t *testing.T, yes bool) {
 }
 
 // reasons returns what the hook has counted.
-func (w *world) reasons(t *testing.T) map[string]uint64 {
+func (w *bareNode) reasons(t *testing.T) map[string]uint64 {
 	t.Helper()
 	list, err := observe.ReadCounters(w.maps.Counters)
 	if err != nil {
@@ -232,13 +232,13 @@ func (w *world) reasons(t *testing.T) map[string]uint64 {
 }
 
 // counted returns how often the hook counted a reason.
-func (w *world) counted(t *testing.T, reason string) uint64 {
+func (w *bareNode) counted(t *testing.T, reason string) uint64 {
 	t.Helper()
 	return w.reasons(t)[reason]
 }
 
 // shortest returns the length of the shortest packet on which the kernel runs a program.
-func (w *world) shortest(f family) int {
+func (w *bareNode) shortest(f family) int {
 	switch {
 	case w.name != "tc":
 		return 14
@@ -255,7 +255,7 @@ const mostInstructions = 200_000
 func TestInstructions(t *testing.T) {
 	rig.Root(t)
 	for _, h := range hooks() {
-		for name, program := range newWorld(t, h).programs {
+		for name, program := range newBareNode(t, h).programs {
 			info, err := program.Info()
 			if err != nil {
 				t.Fatal(err)
