@@ -71,7 +71,7 @@ func (c *call) attach(s *sandbox, granted *cni.Answer, mac net.HardwareAddr) (p 
 	if err = errors.Join(err, <-configured); err != nil {
 		return p, err
 	}
-	return p, p.settle(s, c.IfName, granted.Addresses)
+	return p, p.waitReady(s, c.IfName, granted.Addresses)
 }
 
 func (c *call) register(device *cni.Device, addrs []netip.Addr, diag *os.File) error {

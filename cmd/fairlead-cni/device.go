@@ -159,17 +159,17 @@ func (p *pair) setUp(node *netlink.Handle) error {
 }
 
 const (
-	// settleWithin is more than the second for which the kernel may defer its work on a device that
+	// readyTimeout is more than the second for which the kernel may defer its work on a device that
 	// was set up.
-	settleWithin = 5 * time.Second
-	settleLook   = 2 * time.Millisecond
+	readyTimeout = 5 * time.Second
+	readyPoll    = 2 * time.Millisecond
 )
 
-// settle waits until both ends can send and the pod knows its addresses. When an end is set up, the
+// waitReady waits until both ends can send and the pod knows its addresses. When an end is set up, the
 // kernel makes its peer ready some time later, and later still if there are many, and a worker adds
 // the local route of an IPv6 address; packets sent before that are lost. Since Linux 6.8, the
 // kernel makes a device ready when it is queried.
-func (p *pair) settle(s *sandbox, ifName string, addrs []netip.Addr) error {
+func (p *pair) waitReady(s *sandbox, ifName string, addrs []netip.Addr) error {
 	lacks := []func() (string, error){
 		func() (string, error) { return unready(s.node.LinkByIndex(p.index)) },
 		func() (string, error) { return unready(s.handle.LinkByName(ifName)) },
@@ -179,7 +179,7 @@ func (p *pair) settle(s *sandbox, ifName string, addrs []netip.Addr) error {
 			lacks = append(lacks, func() (string, error) { return s.unknown(addr), nil })
 		}
 	}
-	until := time.Now().Add(settleWithin)
+	until := time.Now().Add(readyTimeout)
 	for _, look := range lacks {
 		for {
 			lack, err := look()
@@ -191,9 +191,9 @@ func (p *pair) settle(s *sandbox, ifName string, addrs []netip.Addr) error {
 			}
 			if time.Now().After(until) {
 				return cni.Refusal(types.ErrTryAgainLater, "%s %v after device %s was set up", lack,
-					settleWithin, p.name)
+					readyTimeout, p.name)
 			}
-			time.Sleep(settleLook)
+			time.Sleep(readyPoll)
 		}
 	}
 	return nil

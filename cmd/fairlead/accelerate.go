@@ -47,7 +47,7 @@ type accelerator struct {
 // acceleration is what runs while connections may bypass TCP.
 type acceleration struct {
 	*sockmap.Sockmap
-	keeper      *sockmap.Keeper
+	rules       *sockmap.Keeper
 	differences []string // from TCP, on this kernel
 }
 
@@ -191,7 +191,7 @@ func (a *accelerator) accelerate(
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	keeper := sockmap.NewKeeper(sockmap.KeeperConfig{
+	rules := sockmap.NewKeeper(sockmap.KeeperConfig{
 		Sockmap: s, Store: a.store, Selector: selector, Host: a.host, Limited: a.limited, Namespaces: a.namespaces(), Log: a.log,
 		Complain: func(c sockmap.Complaint) {
 			report(model.Key{Kind: model.KindAcceleration, Name: c.Policy.Name}, c.Policy.UID, c.Problem)
@@ -205,11 +205,11 @@ func (a *accelerator) accelerate(
 			differences = append(slices.Clip(differences), found)
 		}
 	}
-	a.set(&acceleration{s, keeper, differences}, "")
+	a.set(&acceleration{s, rules, differences}, "")
 	running := newTasks(ctx)
 	defer running.end()
 	running.start("sockmap", s.Run)
-	running.start("accelerate", keeper.Run)
+	running.start("accelerate", rules.Run)
 	running.start("sockmap checks", func(ctx context.Context) error { return s.RunChecks(ctx, a.host) })
 	<-running.ctx.Done()
 	return context.Cause(running.ctx)
@@ -343,7 +343,7 @@ func (a *accelerator) problems() (list []observe.Problem) {
 	if s == nil {
 		return nil
 	}
-	for _, c := range s.keeper.Status().Complaints {
+	for _, c := range s.rules.Status().Complaints {
 		key := model.Key{Kind: model.KindAcceleration, Name: c.Policy.Name}
 		list = append(list, observe.Problem{Object: key.String(), Reason: c.Reason, Message: c.Message})
 	}
@@ -352,7 +352,7 @@ func (a *accelerator) problems() (list []observe.Problem) {
 }
 
 func fillSockmapStatus(status *observe.SockmapStatus, s *acceleration) error {
-	kept, checked := s.keeper.Status(), s.Checked()
+	kept, checked := s.rules.Status(), s.Checked()
 	status.Pods, status.Waiting, status.Rated = kept.Pods, kept.Waiting, kept.Rated
 	status.NotCovered, status.Uncovered = kept.NotCovered, stdmaps.Clone(kept.Uncovered)
 	status.Differences = s.differences

@@ -71,7 +71,7 @@ func runAccelerateOnly(ctx context.Context, cfg *config.Config, level *slog.Leve
 	}
 	running.start("source", src.Run)
 	running.start("annotations", a.annotations.run)
-	running.start("herald", newHerald(a.degraded, a.store, around.events, log).run)
+	running.start("notifier", newDegradedNotifier(a.degraded, a.store, around.events, log).run)
 	if err := a.accelerator.start(running.start, report); err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (a *lone) checks() []health.Check {
 				return errors.New(unfit)
 			case at == nil:
 				return errors.New("nothing is attached yet")
-			case !at.keeper.Status().Told:
+			case !at.rules.Status().Told:
 				return errors.New("the programs have not been told yet which pods may bypass TCP")
 			}
 			return nil

@@ -56,7 +56,7 @@ type agent struct {
 	reconciler    *reconcile.Reconciler // nil until the maps exist
 	sweeper       *sockets.Sweeper      // nil until the maps exist, and if cannotSweep
 	cannotSweep   bool                  // the kernel cannot abort sockets
-	keeper        *optout.Keeper        // nil until the maps exist
+	optOut        *optout.Keeper        // nil until the maps exist
 	collector     *conntrack.Collector  // nil until the maps exist, and if cannotCollect
 	cannotCollect string                // why there is no collector
 	follower      *routes.Follower      // nil until the maps exist, and if cannotFollow
@@ -134,7 +134,7 @@ func reporter(log *slog.Logger, events eventSink) func(model.Key, string, model.
 func (a *agent) setWriters(r *reconcile.Reconciler, k *optout.Keeper) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.reconciler, a.keeper = r, k
+	a.reconciler, a.optOut = r, k
 }
 
 func (a *agent) current() *reconcile.Reconciler {

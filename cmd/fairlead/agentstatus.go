@@ -138,9 +138,9 @@ func fillPins(s *observe.PinStatus, from *datapath.Pins) {
 	}
 }
 
-// tellPins returns a function that posts an event about pins that had to be restored. The log has it
+// reportPins returns a function that posts an event about pins that had to be restored. The log has it
 // already.
-func (a *agent) tellPins(events eventSink) func(names []string) {
+func (a *agent) reportPins(events eventSink) func(names []string) {
 	return func(names []string) {
 		if events != nil {
 			events.Node(a.store.Self().UID, true, "PinsRemoved", fmt.Sprintf("Somebody removed pins of maps of this node (%s). They are restored, and nothing "+

@@ -17,15 +17,15 @@ type annotationWatch struct {
 	report func(model.Key, string, model.Problem)
 	log    *slog.Logger
 
-	mu    sync.Mutex
-	told  map[string]bool // by object, UID and message
-	found []observe.Problem
+	mu       sync.Mutex
+	reported map[string]bool // by object, UID and message
+	found    []observe.Problem
 }
 
-// run looks whenever something has changed, until the context ends.
+// run scans whenever something has changed, until the context ends.
 func (w *annotationWatch) run(ctx context.Context) error {
 	for {
-		w.look()
+		w.scan()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -35,20 +35,20 @@ func (w *annotationWatch) run(ctx context.Context) error {
 	}
 }
 
-// look reports new problems. It also drains the queue of dirty objects, because nothing compiles
+// scan reports new problems. It also drains the queue of dirty objects, because nothing compiles
 // them here.
-func (w *annotationWatch) look() {
+func (w *annotationWatch) scan() {
 	w.store.TakeDirty()
-	told, found := map[string]bool{}, []observe.Problem(nil)
-	note := func(object, uid string, list []model.Problem, tell func(model.Problem)) {
+	reported, found := map[string]bool{}, []observe.Problem(nil)
+	note := func(object, uid string, list []model.Problem, report func(model.Problem)) {
 		for _, p := range list {
 			if p.Reason != objects.InvalidAccelerate {
 				continue // the problem does not concern this agent
 			}
 			found = append(found, observe.Problem{Object: object, Reason: p.Reason, Message: p.Message})
 			text := object + " " + uid + " " + p.Message
-			if told[text] = true; !w.told[text] {
-				tell(p)
+			if reported[text] = true; !w.reported[text] {
+				report(p)
 			}
 		}
 	}
@@ -62,10 +62,10 @@ func (w *annotationWatch) look() {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told, w.found = told, found
+	w.reported, w.found = reported, found
 }
 
-// problems lists the problems that the last look found.
+// problems lists the problems that the last scan found.
 func (w *annotationWatch) problems() []observe.Problem {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -14,9 +14,9 @@ import (
 // TestAnnotationWatch checks that a problem is reported once while it lasts, to the object that has
 // it; problems that do not concern this agent are not reported.
 func TestAnnotationWatch(t *testing.T) {
-	store, told := model.NewStore("node-a"), []string{}
+	store, reported := model.NewStore("node-a"), []string{}
 	w := &annotationWatch{store: store, log: slog.New(slog.DiscardHandler), report: func(key model.Key, uid string, p model.Problem) {
-		told = append(told, key.String()+" "+uid+" "+p.Message)
+		reported = append(reported, key.String()+" "+uid+" "+p.Message)
 	}}
 	pod := func(uid string, problems ...model.Problem) {
 		store.SetPod(&model.Pod{Name: model.Name{Namespace: "shop", Name: "web"}, UID: uid, LocalUID: uid, Problems: problems})
@@ -24,11 +24,11 @@ func TestAnnotationWatch(t *testing.T) {
 	wrong, others := model.Problem{Reason: objects.InvalidAccelerate, Message: "wrong"}, model.Problem{Reason: "InvalidSocketLB", Message: "else"}
 	step := func(what string, problems int, want ...string) {
 		t.Helper()
-		told = []string{}
-		w.look()
-		w.look()
-		if diff := cmp.Diff(append([]string{}, want...), told); diff != "" {
-			t.Errorf("%s (-want +told):\n%s", what, diff)
+		reported = []string{}
+		w.scan()
+		w.scan()
+		if diff := cmp.Diff(append([]string{}, want...), reported); diff != "" {
+			t.Errorf("%s (-want +reported):\n%s", what, diff)
 		}
 		if found := w.problems(); len(found) != problems {
 			t.Errorf("%s: %v", what, found)

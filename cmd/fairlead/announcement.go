@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	announceLook = time.Second // how often to look for steps that are due
+	announceEvery = time.Second // how often to look for steps that are due
 	// announceRetry is the pause after an error, and after a step, until the store shows its
 	// effect.
 	announceRetry = 10 * time.Second
@@ -52,7 +52,7 @@ func (a *agent) newAnnouncement(node nodeObject, log *slog.Logger) *announcement
 
 // run takes the steps that are due until the context ends.
 func (n *announcement) run(ctx context.Context) error {
-	for pause := time.Duration(0); len(n.steps) > 0; pause = n.look(ctx) {
+	for pause := time.Duration(0); len(n.steps) > 0; pause = n.step(ctx) {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -62,16 +62,16 @@ func (n *announcement) run(ctx context.Context) error {
 	return nil
 }
 
-// look takes the steps that are due, and returns when to look again. A step that fails holds up
+// step takes the steps that are due, and returns when to look again. A step that fails holds up
 // those after it.
-func (n *announcement) look(ctx context.Context) time.Duration {
-	pause := announceLook
+func (n *announcement) step(ctx context.Context) time.Duration {
+	pause := announceEvery
 	for _, s := range n.steps {
 		if !s.due() {
 			continue
 		}
 		if n.ready() != nil {
-			return announceLook
+			return announceEvery
 		}
 		pause = announceRetry
 		if err := s.do(ctx); err != nil {

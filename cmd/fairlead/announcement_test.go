@@ -11,12 +11,12 @@ import (
 // TestAnnouncement checks that the steps are taken in order, not before the node is ready, and
 // again when they become due.
 func TestAnnouncement(t *testing.T) {
-	var told []string
+	var announced []string
 	due := map[string]bool{"a": true, "b": true}
 	unready, fails := errors.New("not yet"), map[string]error{}
 	telling := func(what string) step {
 		return step{what, func() bool { return due[what] }, func(context.Context) error {
-			told = append(told, what)
+			announced = append(announced, what)
 			if fails[what] == nil {
 				delete(due, what)
 			}
@@ -24,26 +24,26 @@ func TestAnnouncement(t *testing.T) {
 		}}
 	}
 	n := &announcement{steps: []step{telling("a"), telling("b")}, ready: func() error { return unready }, log: slog.New(slog.DiscardHandler)}
-	look := func(what string, want ...string) {
+	steps := func(what string, want ...string) {
 		t.Helper()
-		told = nil
-		pause := n.look(t.Context())
-		if !slices.Equal(told, want) {
-			t.Errorf("%s: told %q, want %q", what, told, want)
+		announced = nil
+		pause := n.step(t.Context())
+		if !slices.Equal(announced, want) {
+			t.Errorf("%s: announced %q, want %q", what, announced, want)
 		}
-		if acted := len(want) > 0; (pause == announceRetry) != acted || (pause == announceLook) == acted {
+		if acted := len(want) > 0; (pause == announceRetry) != acted || (pause == announceEvery) == acted {
 			t.Errorf("%s: looks again after %v", what, pause)
 		}
 	}
-	look("before the node is ready")
+	steps("before the node is ready")
 	unready = nil
 	fails["a"] = errors.New("no such directory")
-	look("when the first cannot be told", "a")
+	steps("when the first cannot be told", "a")
 	delete(fails, "a")
-	look("when all can be told", "a", "b")
-	look("when all is told")
+	steps("when all can be told", "a", "b")
+	steps("when all is told")
 	due["b"] = true
-	look("when somebody asks again", "b")
+	steps("when somebody asks again", "b")
 	due["b"], unready = true, errors.New("not any more")
-	look("when the node is not ready any more")
+	steps("when the node is not ready any more")
 }

@@ -52,7 +52,7 @@ func (a *agent) newCollector(log *slog.Logger) (*conntrack.Collector, func() err
 		return nil, nil, err
 	}
 	ports, shared := a.path.SnatPorts()
-	stack := &keeper{}
+	stack := &netfilterFlows{}
 	collector := conntrack.NewCollector(conntrack.Config{
 		Flows: table.now, Clock: conntrack.Clock(tick), Timeouts: timeouts, Stale: a.stale, Kept: stack.ask, Grow: table.grow, Most: most, Log: log,
 		Ports: conntrack.Ports{First: ports.First, Last: ports.Last, Shared: shared},
@@ -87,12 +87,12 @@ func timeoutsOf(c *config.Conntrack) (conntrack.Timeouts, error) {
 	return t, nil
 }
 
-// told returns a function that calls all of the functions that are not nil.
-func told(all ...func(model.Protocol)) func(model.Protocol) {
+// callEach returns a function that calls all of the functions that are not nil.
+func callEach(all ...func(model.Protocol)) func(model.Protocol) {
 	return func(protocol model.Protocol) {
-		for _, tell := range all {
-			if tell != nil {
-				tell(protocol)
+		for _, call := range all {
+			if call != nil {
+				call(protocol)
 			}
 		}
 	}

@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// drainLooks is how often the remaining connections are counted, and drainTells how often that
+	// drainScanEvery is how often the remaining connections are counted, and drainReportEvery how often that
 	// is reported.
-	drainLooks = time.Second
-	drainTells = 30 * time.Second
+	drainScanEvery   = time.Second
+	drainReportEvery = 30 * time.Second
 	// drainRest is the pause between two counts, as a multiple of the time that the last count
-	// took. The pause is at most drainTells.
+	// took. The pause is at most drainReportEvery.
 	drainRest = 50
 )
 
@@ -103,29 +103,29 @@ func (d *drainer) collect(timeouts conntrack.Timeouts) (end func() error, err er
 // wait returns when no such connections are left, or after the limit. It fails if it is
 // interrupted, or if an agent has started, which serves the node again.
 func (d *drainer) wait(ctx context.Context) (datapath.Stuck, error) {
-	begun, told := time.Now(), time.Time{}
+	begun, reported := time.Now(), time.Time{}
 	for {
 		start := time.Now()
-		left, err := d.look()
+		left, err := d.scan()
 		if err == nil && ctx.Err() != nil {
 			err = fmt.Errorf("wait for %s: interrupted; new connections are left to other rules until an agent starts", stuckWords(left))
 		}
 		if err != nil || left.All() == 0 || start.Sub(begun) >= d.limit {
 			return left, err
 		}
-		if start.Sub(told) >= drainTells {
-			told = start
+		if start.Sub(reported) >= drainReportEvery {
+			reported = start
 			fmt.Fprintf(d.out, "waiting up to %[2]v for %[1]s\n", stuckWords(left), (d.limit - start.Sub(begun)).Round(time.Second))
 		}
-		next := min(max(drainLooks, drainRest*time.Since(start)), drainTells)
+		next := min(max(drainScanEvery, drainRest*time.Since(start)), drainReportEvery)
 		select {
-		case <-ctx.Done(): // the next look ends the wait
+		case <-ctx.Done(): // the next scan ends the wait
 		case <-time.After(min(next, max(0, d.limit-time.Since(begun)))):
 		}
 	}
 }
 
-func (d *drainer) look() (left datapath.Stuck, err error) {
+func (d *drainer) scan() (left datapath.Stuck, err error) {
 	alive, err := api.Alive(d.cfg.SocketPath())
 	if err == nil && alive {
 		err = fmt.Errorf("wait for connections: an agent has started at %s", d.cfg.SocketPath())

@@ -165,9 +165,9 @@ func (l *leaving) served(when string) {
 	}
 }
 
-// TestDrainIsInterruptedWhileItLooks checks that a cleanup that is interrupted while it counts
+// TestDrainIsInterruptedWhileItScans checks that a cleanup that is interrupted while it counts
 // connections ends like one that waits, even if none are left.
-func TestDrainIsInterruptedWhileItLooks(t *testing.T) {
+func TestDrainIsInterruptedWhileItScans(t *testing.T) {
 	l := newLeaving(t)
 	l.flow(maps.FlowReset)
 	waiting, err := datapath.NewDrain(l.bpffs, 0)

@@ -54,7 +54,7 @@ func setForwarding(root, dir string) ([]Change, error) {
 			err = remember(root, dir)
 		}
 		if off && err == nil && strings.Contains(s.file, "ipv6") {
-			err = keepAdvertisements(root)
+			err = acceptAdvertisements(root)
 		}
 		if off && err == nil {
 			err = os.WriteFile(filepath.Join(root, s.file), []byte("1"), 0)
@@ -67,9 +67,9 @@ func setForwarding(root, dir string) ([]Change, error) {
 	return changes, nil
 }
 
-// keepAdvertisements makes every device that accepts router advertisements accept them while
+// acceptAdvertisements makes every device that accepts router advertisements accept them while
 // forwarding too.
-func keepAdvertisements(root string) error {
+func acceptAdvertisements(root string) error {
 	files, err := filepath.Glob(filepath.Join(root, "net/ipv6/conf/*/accept_ra"))
 	if err != nil {
 		return err

@@ -63,7 +63,7 @@ func TestInstallation(t *testing.T) {
 	}
 	start()
 	n.waitFor("only a podCIDR is missing", func() bool { code, _ := n.get(readyAddress, "/readyz"); return code == 200 })
-	time.Sleep(3 * announceLook) // it would have been written by then
+	time.Sleep(3 * announceEvery) // it would have been written by then
 	want(configuration, false)
 	n.agent.Kill()
 	start("--pod-cidrs=10.1.0.0/24")

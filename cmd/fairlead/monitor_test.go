@@ -136,8 +136,8 @@ func (s *served) event(p *rig.Process) (e observe.Event) {
 	return e
 }
 
-// told returns how many bytes the programs have reported that nobody has read.
-func (s *served) told() int { return s.events.AvailableBytes() }
+// pendingBytes returns how many bytes the programs have reported that nobody has read.
+func (s *served) pendingBytes() int { return s.events.AvailableBytes() }
 
 // TestMonitor checks that a monitor sees the drops and choices that it asked for, and costs nothing
 // before and after, however it ends.
@@ -150,7 +150,7 @@ func TestMonitor(t *testing.T) {
 		}
 	}
 	all()
-	if n := s.told(); n != 0 {
+	if n := s.pendingBytes(); n != 0 {
 		t.Errorf("nobody watches, but the programs reported %d bytes", n)
 	}
 
@@ -187,7 +187,7 @@ func TestMonitor(t *testing.T) {
 	}
 	s.waitFor("the programs report nothing", func() bool { return s.watch().Reasons == 0 })
 	all()
-	if n := s.told(); n != 0 {
+	if n := s.pendingBytes(); n != 0 {
 		t.Errorf("nobody watches any more, but the programs reported %d bytes", n)
 	}
 }
@@ -218,8 +218,8 @@ func TestMonitorOutlivesAgent(t *testing.T) {
 	if s.watch().Reasons != 0 {
 		t.Error("the new agent reports to monitors of the one before")
 	}
-	if got := s.dial(toWeb); got != outsidePod || s.told() != 0 {
-		t.Errorf("%q answers, the programs reported %d bytes", got, s.told())
+	if got := s.dial(toWeb); got != outsidePod || s.pendingBytes() != 0 {
+		t.Errorf("%q answers, the programs reported %d bytes", got, s.pendingBytes())
 	}
 }
 

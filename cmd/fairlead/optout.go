@@ -34,8 +34,8 @@ func newCNI(cfg *config.Config, host uint64, log *slog.Logger) *optout.CNI {
 	return optout.NewCNI(cfg.CNICache, netnsDir, host, func() (optout.Finder, error) { return datapath.NewNetnsFinder() }, log)
 }
 
-// newKeeper returns the keeper of the pods that have opted out of balancing at the socket.
-func newKeeper(cfg *config.Config, rules optout.Rules, store *model.Store, path *datapath.Datapath, log *slog.Logger) *optout.Keeper {
+// newOptOutController returns the controller of the pods that have opted out of balancing at the socket.
+func newOptOutController(cfg *config.Config, rules optout.Rules, store *model.Store, path *datapath.Datapath, log *slog.Logger) *optout.Keeper {
 	return optout.New(optout.Config{
 		Store: store, Rules: rules, Table: path, Log: log,
 		Identities: []optout.Identity{
@@ -45,15 +45,15 @@ func newKeeper(cfg *config.Config, rules optout.Rules, store *model.Store, path 
 	})
 }
 
-func (a *agent) keeping() *optout.Keeper {
+func (a *agent) optOutController() *optout.Keeper {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.keeper
+	return a.optOut
 }
 
 // optOuts returns how many pods have opted out, or nil until the maps exist.
 func (a *agent) optOuts() *optout.Status {
-	k := a.keeping()
+	k := a.optOutController()
 	if k == nil {
 		return nil
 	}
@@ -74,7 +74,7 @@ func optOutStatus(from *optout.Status) *observe.OptOutStatus {
 
 // namespaceProblems lists the problems of namespaces, sorted by name.
 func (a *agent) namespaceProblems() []observe.Problem {
-	k := a.keeping()
+	k := a.optOutController()
 	if k == nil {
 		return nil
 	}
@@ -90,7 +90,7 @@ func (a *agent) namespaceProblems() []observe.Problem {
 
 // verifyOptOuts adds the differences in the rows of opted-out pods to a verification.
 func (a *agent) verifyOptOuts(ctx context.Context, v *observe.Verification) error {
-	k := a.keeping()
+	k := a.optOutController()
 	if k == nil {
 		return nil
 	}

@@ -217,14 +217,14 @@ func (a *agent) startMasquerade(start func(string, func(context.Context) error),
 	if a.cfg.MasqueradeConfig == "" {
 		return
 	}
-	keeper := masquerade.NewKeeper(a.cfg.MasqueradeConfig, a.cfg.StateDir, log)
+	rules := masquerade.NewKeeper(a.cfg.MasqueradeConfig, a.cfg.StateDir, log)
 	a.mu.Lock()
-	a.masquerade = keeper
+	a.masquerade = rules
 	a.mu.Unlock()
-	start("masquerade", func(ctx context.Context) error { return file.Follow(ctx, a.cfg.MasqueradeConfig, log, keeper.Take) })
+	start("masquerade", func(ctx context.Context) error { return file.Follow(ctx, a.cfg.MasqueradeConfig, log, rules.Take) })
 }
 
-// masqueradeFile returns the keeper of that file, or nil if there is none.
+// masqueradeFile returns the rules of that file, or nil if there is none.
 func (a *agent) masqueradeFile() *masquerade.Keeper {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -336,8 +336,8 @@ func (a *agent) podStatus() *observe.PodNetworkStatus {
 	}
 	s.Routing, s.BigTCP, s.Bandwidth = a.routingStatus(), a.bigStatus(), a.bandwidthStatus(stats)
 	a.addProxies(s, stats.Proxied)
-	if keeper := a.masqueradeFile(); keeper != nil {
-		native, err := keeper.Native()
+	if rules := a.masqueradeFile(); rules != nil {
+		native, err := rules.Native()
 		s.Masquerade = &observe.MasqueradeStatus{File: a.cfg.MasqueradeConfig, Networks: len(native)}
 		if err != nil {
 			s.Masquerade.Error = err.Error()

@@ -27,9 +27,9 @@ type policyWatch struct {
 	post  func(message string) bool
 	log   *slog.Logger
 
-	mu    sync.Mutex
-	found observe.PolicyStatus
-	told  bool
+	mu       sync.Mutex
+	found    observe.PolicyStatus
+	reported bool
 }
 
 // newPolicyWatch returns nil if objects come from files.
@@ -42,7 +42,7 @@ func (a *agent) newPolicyWatch(around cluster, log *slog.Logger) *policyWatch {
 	}}
 }
 
-// run looks until the context ends.
+// run counts until the context ends.
 func (p *policyWatch) run(ctx context.Context) error {
 	if p == nil {
 		return nil
@@ -52,14 +52,14 @@ func (p *policyWatch) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(pause):
-			p.look(ctx)
+			p.recount(ctx)
 		}
 	}
 }
 
-// look counts NetworkPolicies, and reports when there are any. If the event cannot be posted now, a
-// later look posts it.
-func (p *policyWatch) look(ctx context.Context) {
+// recount counts NetworkPolicies, and reports when there are any. If the event cannot be posted now, a
+// later count posts it.
+func (p *policyWatch) recount(ctx context.Context) {
 	count, err := p.count(ctx)
 	if ctx.Err() != nil {
 		return
@@ -76,12 +76,12 @@ func (p *policyWatch) look(ctx context.Context) {
 	}
 	p.found = observe.PolicyStatus{Count: &count, Checked: time.Now()}
 	if count == 0 {
-		p.told = false
+		p.reported = false
 		return
 	}
-	if message := unenforced(count); !p.told && p.post(message) {
+	if message := unenforced(count); !p.reported && p.post(message) {
 		p.log.Warn(message)
-		p.told = true
+		p.reported = true
 	}
 }
 
@@ -90,7 +90,7 @@ func unenforced(count int) string {
 		"there were none.", count)
 }
 
-// status returns the result of the last look, or nil if objects come from files.
+// status returns the result of the last count, or nil if objects come from files.
 func (p *policyWatch) status() *observe.PolicyStatus {
 	if p == nil {
 		return nil

@@ -53,7 +53,7 @@ func TestPolicyWatch(t *testing.T) {
 					return true
 				}}
 			for at = range test.looks {
-				p.look(t.Context())
+				p.recount(t.Context())
 			}
 			if diff := cmp.Diff(test.posts, posts); diff != "" {
 				t.Errorf("events by look (-want +got):\n%s", diff)

@@ -114,9 +114,9 @@ func TestRemovedPinsEvent(t *testing.T) {
 	store := model.NewStore("worker-1")
 	store.SetNode(&model.Node{Name: "worker-1", UID: "uid-1"})
 	a, events := &agent{store: store}, &nodeEvents{}
-	a.tellPins(events)([]string{"ct", "svcs"})
+	a.reportPins(events)([]string{"ct", "svcs"})
 	if len(events.list) != 1 || !strings.HasPrefix(events.list[0], "uid-1 true PinsRemoved: ") || !strings.Contains(events.list[0], "(ct, svcs)") {
 		t.Errorf("events: %q", events.list)
 	}
-	a.tellPins(nil)([]string{"ct"}) // there is no API server
+	a.reportPins(nil)([]string{"ct"}) // there is no API server
 }

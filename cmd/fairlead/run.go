@@ -90,7 +90,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if agent.metrics, err = newMetrics(agent); err != nil {
 		return err
 	}
-	herald := newHerald(agent.degraded, agent.store, around.events, log)
+	notifier := newDegradedNotifier(agent.degraded, agent.store, around.events, log)
 	agent.policies = agent.newPolicyWatch(around, log)
 	agent.accelerator = agent.newAccelerator(log)
 	agent.servers = agent.newServers(log)
@@ -121,7 +121,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		start("server", s.Run)
 	}
 	start("source", src.Run)
-	start("herald", herald.run)
+	start("notifier", notifier.run)
 	start("policies", agent.policies.run)
 	if !path.Adopted() {
 		if err := createMaps(ctx, path, store); err != nil {
@@ -160,15 +160,15 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		RangeEpochs: rangeEpochs,
 		Report:      report,
 		Checked:     agent.checked(checks, report),
-		Left:        told(agent.startSweeper(start, log), agent.startCollector(start, log)),
+		Left:        callEach(agent.startSweeper(start, log), agent.startCollector(start, log)),
 		Meter:       agent.metrics,
 		Log:         log,
 	})
 	if err != nil {
 		return err
 	}
-	keeper := newKeeper(cfg, rules, store, path, log)
-	agent.setWriters(reconciler, keeper)
+	controller := newOptOutController(cfg, rules, store, path, log)
+	agent.setWriters(reconciler, controller)
 	if err := agent.startPodNetwork(start, log); err != nil {
 		return err
 	}
@@ -176,11 +176,11 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		return err
 	}
 	start("attachment", path.WatchAttachment)
-	start("pins", func(ctx context.Context) error { return path.WatchPins(ctx, agent.tellPins(around.events)) })
+	start("pins", func(ctx context.Context) error { return path.WatchPins(ctx, agent.reportPins(around.events)) })
 	start("nodes", agent.nodes.Run)
 	start("devices", func(ctx context.Context) error { return path.Watch(ctx, store.SelfChanged(), setLocal) })
 	start("reconcile", func(ctx context.Context) error { return errors.Join(reconciler.Run(ctx), rangeEpochs.Close()) })
-	start("optout", keeper.Run)
+	start("optout", controller.Run)
 	start("announcement", agent.newAnnouncement(around.node, log).run)
 	start("sweep", func(ctx context.Context) error { return path.WatchRows(ctx, mostClients(log)) })
 	log.Info("running", "node", cfg.NodeName, "source", cfg.Source, "adopted", path.Adopted(), "cgroup", path.CgroupRoot())

@@ -82,10 +82,10 @@ func TestPrecedence(t *testing.T) {
 	flag, env := []string{"--log-level=error"}, []string{"FAIRLEAD_LOG_LEVEL=warn"}
 	file := map[string]string{"log-level": "debug\n"}
 	tests := []struct {
-		name        string
-		environment environment
-		value       string
-		from        string // DIR stands for the directory
+		name  string
+		given environment
+		value string
+		from  string // DIR stands for the directory
 	}{
 		{"nothing", environment{}, "info", "default"},
 		{"file", environment{files: file, dirFrom: "flag"}, "debug", "file DIR/log-level"},
@@ -97,7 +97,7 @@ func TestPrecedence(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			cfg, dir, err := tt.environment.load(t)
+			cfg, dir, err := tt.given.load(t)
 			if err != nil {
 				t.Fatal(err)
 			}

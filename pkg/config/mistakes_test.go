@@ -11,73 +11,73 @@ import (
 func TestMistakes(t *testing.T) {
 	long := strings.Repeat("a", 5000)
 	tests := []struct {
-		name        string
-		environment environment
-		want        []string // all of them are in the error; none = no error
-		not         string   // this is not in the error
+		name  string
+		given environment
+		want  []string // all of them are in the error; none = no error
+		not   string   // this is not in the error
 	}{
-		{name: "value", environment: environment{args: []string{"--log-level=loud"}},
+		{name: "value", given: environment{args: []string{"--log-level=loud"}},
 			want: []string{`option log-level: "loud" from flag is not one of debug, info, warn, error`}},
-		{name: "value in the environment", environment: environment{env: []string{"FAIRLEAD_EXTERNAL_IPS=none"}},
+		{name: "value in the environment", given: environment{env: []string{"FAIRLEAD_EXTERNAL_IPS=none"}},
 			want: []string{"option external-ips", `"none"`, "env FAIRLEAD_EXTERNAL_IPS", "all, external-only, deny"}},
-		{name: "value in a file", environment: environment{files: map[string]string{"log-format": "xml\n"}, dirFrom: "env"},
+		{name: "value in a file", given: environment{files: map[string]string{"log-format": "xml\n"}, dirFrom: "env"},
 			want: []string{"option log-format", `"xml"`, "/log-format is not one of text, json"}},
-		{name: "every mistake is told", environment: environment{env: []string{"FAIRLEAD_LOG_LEVEL=x", "FAIRLEAD_NOISE=1"}, args: []string{"--bpffs=rel"}},
+		{name: "every mistake is told", given: environment{env: []string{"FAIRLEAD_LOG_LEVEL=x", "FAIRLEAD_NOISE=1"}, args: []string{"--bpffs=rel"}},
 			want: []string{"option log-level", "FAIRLEAD_NOISE", "option bpffs"}},
-		{name: "overruled values do not matter", environment: environment{args: []string{"--log-level=info"}, env: []string{"FAIRLEAD_LOG_LEVEL=x"}}},
+		{name: "overruled values do not matter", given: environment{args: []string{"--log-level=info"}, env: []string{"FAIRLEAD_LOG_LEVEL=x"}}},
 
-		{name: "near name in the environment", environment: environment{env: []string{"FAIRLEAD_LOGLEVEL=info"}},
+		{name: "near name in the environment", given: environment{env: []string{"FAIRLEAD_LOGLEVEL=info"}},
 			want: []string{"FAIRLEAD_LOGLEVEL", "no such option; did you mean FAIRLEAD_LOG_LEVEL?"}},
-		{name: "far name in the environment", environment: environment{env: []string{"FAIRLEAD_TELEMETRY=on"}},
+		{name: "far name in the environment", given: environment{env: []string{"FAIRLEAD_TELEMETRY=on"}},
 			want: []string{"FAIRLEAD_TELEMETRY"}, not: "did you mean"},
-		{name: "near name in the directory", environment: environment{files: map[string]string{"algoritm": "maglev"}, dirFrom: "flag"},
+		{name: "near name in the directory", given: environment{files: map[string]string{"algoritm": "maglev"}, dirFrom: "flag"},
 			want: []string{"algoritm", "no such option; did you mean algorithm?"}},
-		{name: "the directory in the directory", environment: environment{files: map[string]string{"config-dir": "/etc"}, dirFrom: "flag"},
+		{name: "the directory in the directory", given: environment{files: map[string]string{"config-dir": "/etc"}, dirFrom: "flag"},
 			want: []string{"config-dir", "no such option"}},
-		{name: "upper case in the directory", environment: environment{files: map[string]string{"LOG-LEVEL": "info"}, dirFrom: "flag"},
+		{name: "upper case in the directory", given: environment{files: map[string]string{"LOG-LEVEL": "info"}, dirFrom: "flag"},
 			want: []string{"LOG-LEVEL", "no such option"}},
-		{name: "other variables", environment: environment{env: []string{"PATH=/bin", "FAIRLEAD_REQUIRE=root", "fairlead_log_level=x", "FAIRLEAD=1"}}},
-		{name: "variable without a value", environment: environment{env: []string{"FAIRLEAD_BPFFS"}},
+		{name: "other variables", given: environment{env: []string{"PATH=/bin", "FAIRLEAD_REQUIRE=root", "fairlead_log_level=x", "FAIRLEAD=1"}}},
+		{name: "variable without a value", given: environment{env: []string{"FAIRLEAD_BPFFS"}},
 			want: []string{"option bpffs", `""`, "absolute"}},
-		{name: "variable without a name", environment: environment{env: []string{"FAIRLEAD_=x"}}, want: []string{`"FAIRLEAD_"`}},
+		{name: "variable without a name", given: environment{env: []string{"FAIRLEAD_=x"}}, want: []string{`"FAIRLEAD_"`}},
 
-		{name: "no directory", environment: environment{args: []string{"--config-dir=/nonexistent/fairlead"}},
+		{name: "no directory", given: environment{args: []string{"--config-dir=/nonexistent/fairlead"}},
 			want: []string{"read option config-dir", "no such file"}},
-		{name: "relative directory", environment: environment{env: []string{"FAIRLEAD_CONFIG_DIR=conf"}},
+		{name: "relative directory", given: environment{env: []string{"FAIRLEAD_CONFIG_DIR=conf"}},
 			want: []string{"option config-dir", "not an absolute path"}, not: "read option"},
-		{name: "hidden entries", environment: environment{files: map[string]string{"..data": "x", ".swp": "y"}, dirFrom: "flag"}},
-		{name: "huge file", environment: environment{files: map[string]string{"source": strings.Repeat("x", maxFile+1)}, dirFrom: "flag"},
+		{name: "hidden entries", given: environment{files: map[string]string{"..data": "x", ".swp": "y"}, dirFrom: "flag"}},
+		{name: "huge file", given: environment{files: map[string]string{"source": strings.Repeat("x", maxFile+1)}, dirFrom: "flag"},
 			want: []string{"read option source", "larger than"}},
-		{name: "empty file", environment: environment{files: map[string]string{"source": "\n"}, dirFrom: "flag"},
+		{name: "empty file", given: environment{files: map[string]string{"source": "\n"}, dirFrom: "flag"},
 			want: []string{"option source", `""`, "empty"}},
 
-		{name: "two lines", environment: environment{args: []string{"--source=a\nb"}}, want: []string{"option source", `"a\nb"`, "one line"}},
-		{name: "zero byte", environment: environment{env: []string{"FAIRLEAD_STATE_DIR=/run\x00/x"}}, want: []string{"option state-dir", "one line"}},
-		{name: "terminal escape", environment: environment{args: []string{"--kubeconfig=\x1b[2J"}}, want: []string{`\x1b`}, not: "\x1b"},
-		{name: "no text", environment: environment{args: []string{"--source=\xff\xfe"}}, want: []string{"option source", "one line"}},
-		{name: "endless value", environment: environment{args: []string{"--log-level=" + long}},
+		{name: "two lines", given: environment{args: []string{"--source=a\nb"}}, want: []string{"option source", `"a\nb"`, "one line"}},
+		{name: "zero byte", given: environment{env: []string{"FAIRLEAD_STATE_DIR=/run\x00/x"}}, want: []string{"option state-dir", "one line"}},
+		{name: "terminal escape", given: environment{args: []string{"--kubeconfig=\x1b[2J"}}, want: []string{`\x1b`}, not: "\x1b"},
+		{name: "no text", given: environment{args: []string{"--source=\xff\xfe"}}, want: []string{"option source", "one line"}},
+		{name: "endless value", given: environment{args: []string{"--log-level=" + long}},
 			want: []string{"option log-level", "(5000 bytes)"}, not: long[:200]},
-		{name: "no duration", environment: environment{args: []string{"--conntrack-udp-timeout=30"}},
+		{name: "no duration", given: environment{args: []string{"--conntrack-udp-timeout=30"}},
 			want: []string{`option conntrack-udp-timeout: "30" from flag is not a duration from 1s to 1000h`}},
-		{name: "short duration", environment: environment{args: []string{"--conntrack-udp-timeout=999ms"}}, want: []string{"is not a duration"}},
-		{name: "long duration", environment: environment{args: []string{"--conntrack-udp-timeout=1001h"}}, want: []string{"is not a duration"}},
-		{name: "relative cgroup", environment: environment{args: []string{"--cgroup-root=x"}}, want: []string{"option cgroup-root", "absolute"}},
-		{name: "no room for the socket", environment: environment{args: []string{"--state-dir=/" + strings.Repeat("x", maxStateDir)}},
+		{name: "short duration", given: environment{args: []string{"--conntrack-udp-timeout=999ms"}}, want: []string{"is not a duration"}},
+		{name: "long duration", given: environment{args: []string{"--conntrack-udp-timeout=1001h"}}, want: []string{"is not a duration"}},
+		{name: "relative cgroup", given: environment{args: []string{"--cgroup-root=x"}}, want: []string{"option cgroup-root", "absolute"}},
+		{name: "no room for the socket", given: environment{args: []string{"--state-dir=/" + strings.Repeat("x", maxStateDir)}},
 			want: []string{"option state-dir", "longer than"}},
-		{name: "just room for the socket", environment: environment{args: []string{"--state-dir=/" + strings.Repeat("x", maxStateDir-1)}}},
+		{name: "just room for the socket", given: environment{args: []string{"--state-dir=/" + strings.Repeat("x", maxStateDir-1)}}},
 
-		{name: "node: selector", environment: environment{args: []string{"--node-name=a,metadata.name!=b"}}, want: []string{"option node-name"}},
-		{name: "node: upper case", environment: environment{args: []string{"--node-name=Node"}}, want: []string{"option node-name"}},
-		{name: "node: empty", environment: environment{env: []string{"FAIRLEAD_NODE_NAME="}}, want: []string{"option node-name"}},
-		{name: "node: empty label", environment: environment{args: []string{"--node-name=a..b"}}, want: []string{"option node-name"}},
-		{name: "node: dash at the end", environment: environment{args: []string{"--node-name=a-.b"}}, want: []string{"option node-name"}},
-		{name: "node: dash at the start", environment: environment{args: []string{"--node-name=-a"}}, want: []string{"option node-name"}},
-		{name: "node: too long", environment: environment{args: []string{"--node-name=" + long[:254]}}, want: []string{"option node-name"}},
-		{name: "node: fine", environment: environment{args: []string{"--node-name=ip-10-0-0-1.eu-west-1.compute.internal"}}},
+		{name: "node: selector", given: environment{args: []string{"--node-name=a,metadata.name!=b"}}, want: []string{"option node-name"}},
+		{name: "node: upper case", given: environment{args: []string{"--node-name=Node"}}, want: []string{"option node-name"}},
+		{name: "node: empty", given: environment{env: []string{"FAIRLEAD_NODE_NAME="}}, want: []string{"option node-name"}},
+		{name: "node: empty label", given: environment{args: []string{"--node-name=a..b"}}, want: []string{"option node-name"}},
+		{name: "node: dash at the end", given: environment{args: []string{"--node-name=a-.b"}}, want: []string{"option node-name"}},
+		{name: "node: dash at the start", given: environment{args: []string{"--node-name=-a"}}, want: []string{"option node-name"}},
+		{name: "node: too long", given: environment{args: []string{"--node-name=" + long[:254]}}, want: []string{"option node-name"}},
+		{name: "node: fine", given: environment{args: []string{"--node-name=ip-10-0-0-1.eu-west-1.compute.internal"}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			cfg, _, err := tt.environment.load(t)
+			cfg, _, err := tt.given.load(t)
 			if len(tt.want) == 0 {
 				if err != nil {
 					t.Errorf("unexpected error: %v", err)

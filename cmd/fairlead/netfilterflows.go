@@ -6,12 +6,12 @@ import (
 	"fairlead.io/fairlead/pkg/netfilter"
 )
 
-// keeper asks netfilter about UDP flows that another proxy translated before the agent came.
-type keeper struct{ finder *netfilter.Finder } // nil until netfilter tracks connections
+// netfilterFlows asks netfilter about UDP flows that another proxy translated before the agent came.
+type netfilterFlows struct{ finder *netfilter.Finder } // nil until netfilter tracks connections
 
 // ask looks up a flow by both of its directions, because a flow has a row for what the client sends
 // and one for what the server answers.
-func (k *keeper) ask(flow maps.Flow) (maps.Peer, bool, error) {
+func (k *netfilterFlows) ask(flow maps.Flow) (maps.Peer, bool, error) {
 	if k.finder == nil {
 		finder, err := netfilter.NewFinder()
 		if finder == nil {
@@ -34,7 +34,7 @@ func (k *keeper) ask(flow maps.Flow) (maps.Peer, bool, error) {
 }
 
 // close releases the finder.
-func (k *keeper) close() {
+func (k *netfilterFlows) close() {
 	if k.finder != nil {
 		k.finder.Close()
 	}

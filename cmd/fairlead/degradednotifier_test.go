@@ -8,13 +8,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestHerald gives a herald a series of looks, "x" for a degraded node and "-" for a healthy one.
+// TestDegradedNotifier gives a notifier a series of findings, "x" for a degraded node and "-" for a healthy one.
 // Posts are refused if they come too soon.
-func TestHerald(t *testing.T) {
+func TestDegradedNotifier(t *testing.T) {
 	for _, test := range []struct {
-		name, looks string
-		refused     []int // at these looks
-		want        map[int]string
+		name, states string
+		refused      []int // at these states
+		want         map[int]string
 	}{
 		{"well", "----", nil, map[int]string{}},
 		{"once", "-x--", nil, map[int]string{}},
@@ -28,7 +28,7 @@ func TestHerald(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			posted, at := map[int]string{}, 0
-			h := &herald{log: slog.New(slog.DiscardHandler), post: func(warning bool, reason, message string) bool {
+			h := &degradedNotifier{log: slog.New(slog.DiscardHandler), post: func(warning bool, reason, message string) bool {
 				if slices.Contains(test.refused, at) {
 					return false
 				}
@@ -38,12 +38,12 @@ func TestHerald(t *testing.T) {
 				}
 				return true
 			}}
-			for i, look := range test.looks {
+			for i, state := range test.states {
 				at = i
-				h.step(map[rune][]string{'x': {"One.", "Two."}}[look])
+				h.step(map[rune][]string{'x': {"One.", "Two."}}[state])
 			}
 			if diff := cmp.Diff(test.want, posted); diff != "" {
-				t.Errorf("events by look (-want +got):\n%s", diff)
+				t.Errorf("events by state (-want +got):\n%s", diff)
 			}
 		})
 	}

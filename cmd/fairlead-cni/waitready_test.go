@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
 
-// settle does not return before both ends can send and the pod knows its addresses.
-func TestSettle(t *testing.T) {
+// waitReady does not return before both ends can send and the pod knows its addresses.
+func TestWaitReady(t *testing.T) {
 	rig.Root(t)
 	node, pod := rig.NewNetns(t, "node"), rig.NewNetns(t, "pod")
 	must := func(err error) {
@@ -58,17 +58,17 @@ func TestSettle(t *testing.T) {
 			})
 		})
 		began := time.Now()
-		if err := p.settle(s, "eth0", nil); err != nil {
+		if err := p.waitReady(s, "eth0", nil); err != nil {
 			return err
 		}
 		if took := time.Since(began); took < late {
-			t.Errorf("settled after %v, while the pod's end was down", took)
+			t.Errorf("ready after %v, while the pod's end was down", took)
 		}
-		if err := p.settle(s, "eth0", []netip.Addr{netip.MustParseAddr("10.1.0.9"), addr}); err != nil {
+		if err := p.waitReady(s, "eth0", []netip.Addr{netip.MustParseAddr("10.1.0.9"), addr}); err != nil {
 			return err
 		}
 		if took := time.Since(began); took < 2*late {
-			t.Errorf("settled after %v, while the pod had no address", took)
+			t.Errorf("ready after %v, while the pod had no address", took)
 		}
 		for _, look := range []func() (netlink.Link, error){
 			func() (netlink.Link, error) { return netlink.LinkByIndex(p.index) },

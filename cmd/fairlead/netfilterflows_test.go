@@ -31,9 +31,9 @@ func track() error {
 	return errors.Join(err, c.Close())
 }
 
-// TestKeeper checks that netfilter's record of a UDP flow is found, as long as it exists, by either
+// TestNetfilterFlows checks that netfilter's record of a UDP flow is found, as long as it exists, by either
 // of the flow's rows: the one for what the client sends, and the one for what the server answers.
-func TestKeeper(t *testing.T) {
+func TestNetfilterFlows(t *testing.T) {
 	rig.Root(t)
 	if _, err := exec.LookPath("nft"); err != nil {
 		rig.Lacking(t, "cluster", "there is no nft, of Debian's nftables")
@@ -45,15 +45,15 @@ func TestKeeper(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.Proto, c.Answered, c.Lasting = unix.IPPROTO_UDP, true, true
-			if err := rig.NewNetns(t, "tracking").Do(func() error { return keeps(t, c) }); err != nil {
+			if err := rig.NewNetns(t, "tracking").Do(func() error { return knownToNetfilter(t, c) }); err != nil {
 				t.Fatal(err)
 			}
 		})
 	}
 }
 
-func keeps(t *testing.T, c netfilter.Connection) error {
-	k := &keeper{}
+func knownToNetfilter(t *testing.T, c netfilter.Connection) error {
+	k := &netfilterFlows{}
 	defer func() { k.close() }()
 	row := func(from, to netip.AddrPort) maps.Flow {
 		return maps.Flow{
