@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	stdmaps "maps"
 	"net"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +23,7 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/podnet"
 	"fairlead.io/fairlead/pkg/queues"
+	"fairlead.io/fairlead/pkg/sysctl"
 )
 
 // startQueues starts keeping the queues in which packets of a network's pods wait for their time,
@@ -58,22 +58,13 @@ func (a *agent) bandwidthStatus(pods *podnet.Stats) *observe.BandwidthStatus {
 		s.Error = strings.TrimPrefix(s.Error+"; packets that waited on the node are not delivered: "+err.Error(), "; ")
 	}
 	status := &observe.BandwidthStatus{
-		Devices: s.Devices, Lacking: s.Lacking, Pods: pods.Limited, Dropped: s.Dropped, Congestion: congestionOf(procSys), Error: s.Error,
+		Devices: s.Devices, Lacking: s.Lacking, Pods: pods.Limited, Dropped: s.Dropped, Congestion: sysctl.CongestionControl(sysctl.Root), Error: s.Error,
 	}
 	if a.bbr != nil {
 		bbr := *a.bbr
 		bbr.Pods, status.BBR = pods.BBR, &bbr
 	}
 	return status
-}
-
-// congestionOf returns the default congestion control of connections.
-func congestionOf(root string) string {
-	name, err := readSetting(filepath.Join(root, "net/ipv4/tcp_congestion_control"))
-	if err != nil {
-		return "unknown"
-	}
-	return name
 }
 
 func newBandwidthCommand(inv *invocation) *cobra.Command {
@@ -169,7 +160,7 @@ func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
 		}
 		rows = append(rows, row)
 	}
-	names, congestion := sharesOf(records), congestionOf(procSys)
+	names, congestion := sharesOf(records), sysctl.CongestionControl(sysctl.Root)
 	for _, id := range slices.Sorted(stdmaps.Keys(after.shares)) {
 		now, was := after.shares[id], before.shares[id]
 		add(limited{Share: names[id], Direction: "egress"}, &now, &was)

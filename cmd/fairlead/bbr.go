@@ -14,6 +14,7 @@ import (
 	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/sysctl"
 )
 
 // bbrWorks is the result that is recorded if connections of pods can use BBR. Any other result says
@@ -98,5 +99,5 @@ func replacedBy(s *observe.BBRStatus) string {
 	if s == nil || s.Error != "" {
 		return ""
 	}
-	return congestionOf(procSys)
+	return sysctl.CongestionControl(sysctl.Root)
 }

@@ -22,6 +22,7 @@ import (
 	"fairlead.io/fairlead/pkg/podnet"
 	"fairlead.io/fairlead/pkg/queues"
 	"fairlead.io/fairlead/pkg/sockmap"
+	"fairlead.io/fairlead/pkg/sysctl"
 )
 
 // removal is what cleanup has removed.
@@ -168,7 +169,7 @@ func (r *removal) removeDatapath(cfg *config.Config) (stays, err error) {
 // restore restores the kernel's settings, and lists the devices that pods continue to use.
 func (r *removal) restore(cfg *config.Config) error {
 	var settings, devices, queued, listed error
-	r.Settings, settings = putBack(procSys, cfg.StateDir)
+	r.Settings, settings = sysctl.Restore(sysctl.Root, cfg.StateDir)
 	r.Devices, devices = bigtcp.Restore(cfg.StateDir)
 	r.Queues, queued = queues.Restore()
 	records, forgotten := podnet.Forget(cfg.StateDir)

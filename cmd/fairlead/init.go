@@ -9,6 +9,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/sysctl"
 )
 
 // cgroupMount is outside of the state directory, because a service manager that removes that
@@ -64,11 +65,11 @@ mounts in place.`,
 				done.Mounts = append(done.Mounts, cgroup)
 			}
 			if cfg.Devices != "none" {
-				if done.Settings, err = setForwarding(procSys, cfg.StateDir); err != nil {
+				if done.Settings, err = sysctl.EnableForwarding(sysctl.Root, cfg.StateDir); err != nil {
 					return err
 				}
 			}
-			rates, err := setForRates(procSys, cfg.StateDir, cfg.Bandwidth == "true")
+			rates, err := sysctl.ApplyForRates(sysctl.Root, cfg.StateDir, cfg.Bandwidth == "true")
 			if err != nil {
 				return err
 			}
@@ -90,7 +91,7 @@ mounts in place.`,
 // preparation is what the command found or did.
 type preparation struct {
 	Mounts   []datapath.Mount
-	Settings []Change
+	Settings []sysctl.Change
 	BBR      string `json:",omitempty"` // "works", or why BBR does not; empty with --bbr=false
 	// Sockmap is "fit", or why the kernel is not; empty with --sockmap=false.
 	Sockmap string `json:",omitempty"`

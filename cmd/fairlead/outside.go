@@ -14,10 +14,8 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/portrange"
+	"fairlead.io/fairlead/pkg/sysctl"
 )
-
-// procSys is the directory of the kernel's settings.
-const procSys = "/proc/sys"
 
 // packetsOf returns the configuration for packets: those of clients outside, and of pods.
 func packetsOf(cfg *config.Config, store *model.Store) (*datapath.Packets, error) {
@@ -28,7 +26,7 @@ func packetsOf(cfg *config.Config, store *model.Store) (*datapath.Packets, error
 		Pods:     cfg.PodNetwork == "main", Chained: cfg.PodNetwork == "chained" && cfg.Bandwidth == "true", IsPod: cni.IsDevice, Node: cfg.PodNetwork != "off",
 	}
 	packets.Note = func(setting, was, is string) error {
-		return note(procSys, cfg.StateDir, map[string]change{setting: {was, is}})
+		return sysctl.Save(sysctl.Root, cfg.StateDir, map[string]sysctl.Edit{setting: {Was: was, Is: is}})
 	}
 	if cfg.Routing == fabric.VXLAN {
 		packets.Tunnel, packets.TunnelPort = fabric.DeviceName, fabric.Port
@@ -52,7 +50,7 @@ func packetsOf(cfg *config.Config, store *model.Store) (*datapath.Packets, error
 
 // snatPorts returns the ports of the option, or the largest free range if the option is empty.
 func snatPorts(cfg *config.Config) (portrange.Ports, error) {
-	taken, err := datapath.ReadTaken(procSys, cfg.NodePorts())
+	taken, err := datapath.ReadTaken(sysctl.Root, cfg.NodePorts())
 	if err != nil {
 		return portrange.Ports{}, err
 	}
@@ -112,10 +110,10 @@ func outsideStatus(from *datapath.OutsideStatus) *observe.OutsideStatus {
 			s.Devices = append(s.Devices, observe.DeviceStatus{Name: d.Name, Index: d.Index, Kind: d.Kind, MTU: d.MTU, Why: d.Why, Link: linkState(d.Index)})
 		}
 	}
-	for i, setting := range forwarding() {
+	for i, setting := range sysctl.Forwarding() {
 		// A setting that cannot be read is not reported as off.
-		if off, err := setting.isOff(procSys); err == nil && off && [...]netip.Addr{from.Addr4, from.Addr6}[i].IsValid() {
-			s.NotForward = append(s.NotForward, setting.name)
+		if off, err := setting.IsOff(sysctl.Root); err == nil && off && [...]netip.Addr{from.Addr4, from.Addr6}[i].IsValid() {
+			s.NotForward = append(s.NotForward, setting.Name)
 		}
 	}
 	return s

@@ -20,6 +20,7 @@ import (
 	"fairlead.io/fairlead/pkg/podnet"
 	"fairlead.io/fairlead/pkg/reconcile"
 	"fairlead.io/fairlead/pkg/source/file"
+	"fairlead.io/fairlead/pkg/sysctl"
 )
 
 // startPodNetwork starts assigning addresses to pods and serving the plugin.
@@ -343,14 +344,14 @@ func (a *agent) podStatus() *observe.PodNetworkStatus {
 			s.Masquerade.Error = err.Error()
 		}
 	}
-	for i, setting := range forwarding() {
+	for i, setting := range sysctl.Forwarding() {
 		if ![...]bool{v4, v6}[i] {
 			continue
 		}
-		s.Needed = append(s.Needed, setting.name+"=1")
+		s.Needed = append(s.Needed, setting.Name+"=1")
 		// A setting that cannot be read is not reported as off.
-		if off, err := setting.isOff(procSys); err == nil && off {
-			s.Settings = append(s.Settings, setting.name)
+		if off, err := setting.IsOff(sysctl.Root); err == nil && off {
+			s.Settings = append(s.Settings, setting.Name)
 		}
 	}
 	if a.cfg.PodNetwork == "main" {

@@ -46,6 +46,7 @@ func rules() []rule {
 		{"pkg/bigtcp", []string{"pkg/devices", "pkg/listing"}, "it raises the packet size limits of devices; higher layers decide whether, and of which ones"},
 		{"pkg/congestion", []string{"pkg/bpf"}, "it probes the kernel; higher layers decide for which pods, and act on the result"},
 		{"pkg/queues", []string{"pkg/devices", "pkg/listing"}, "it gives devices queues; higher layers decide whether, and which ones get them"},
+		{"pkg/sysctl", nil, "it changes kernel settings and restores them; higher layers decide when"},
 		{"pkg/routes", nil, "it follows the kernel's routes and reports changes; higher layers decide who is told"},
 		{"pkg/nodes", []string{"pkg/maps", "pkg/model"}, "it decides which addresses and sources belong to which node, from any source, and writes two maps"},
 		{"pkg/optout", []string{"pkg/maps", "pkg/model"}, "it decides about pods from any source and writes one map"},

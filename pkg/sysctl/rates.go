@@ -1,4 +1,4 @@
-package main
+package sysctl
 
 import (
 	"errors"
@@ -38,9 +38,9 @@ func atLeast(least int) func(string) string {
 	}
 }
 
-// setForRates sets these below root, and saves the former values in dir. If rates are not wanted,
+// ApplyForRates sets these below root, and saves the former values in dir. If rates are not wanted,
 // it restores the saved values.
-func setForRates(root, dir string, wanted bool) (all []Change, err error) {
+func ApplyForRates(root, dir string, wanted bool) (all []Change, err error) {
 	if !wanted {
 		return nil, unsetForRates(root, dir)
 	}
@@ -55,7 +55,7 @@ func setForRates(root, dir string, wanted bool) (all []Change, err error) {
 		}
 		is := forRates()[file](was)
 		if is != was {
-			if err = note(root, dir, map[string]change{file: {was, is}}); err == nil {
+			if err = Save(root, dir, map[string]Edit{file: {was, is}}); err == nil {
 				err = os.WriteFile(path, []byte(is), 0)
 			}
 			// A kernel without fq, which "fairlead status" reports for each device.
@@ -74,7 +74,7 @@ func setForRates(root, dir string, wanted bool) (all []Change, err error) {
 // unsetForRates restores the saved values of these settings, unless somebody has changed them
 // since, and forgets the values.
 func unsetForRates(root, dir string) error {
-	noted, err := readSettings(root, dir)
+	noted, err := readSaved(root, dir)
 	if err != nil {
 		return err
 	}

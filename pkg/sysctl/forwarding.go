@@ -1,4 +1,4 @@
-package main
+package sysctl
 
 import (
 	"errors"
@@ -9,27 +9,27 @@ import (
 	"strings"
 )
 
-// setting is a kernel setting that must be on for the kernel to forward packets for pods.
-type setting struct {
-	name string // in sysctl's form
+// Setting is a kernel setting that must be on for the kernel to forward packets for pods.
+type Setting struct {
+	Name string // in sysctl's form
 	file string // below /proc/sys
 }
 
-func forwarding() []setting {
-	return []setting{
+func Forwarding() []Setting {
+	return []Setting{
 		{"net.ipv4.ip_forward", "net/ipv4/ip_forward"}, {"net.ipv6.conf.all.forwarding", "net/ipv6/conf/all/forwarding"},
 	}
 }
 
-// isOff reports whether a setting below root exists and is off. A kernel without IPv6 has no
+// IsOff reports whether a setting below root exists and is off. A kernel without IPv6 has no
 // settings of it.
-func (s setting) isOff(root string) (bool, error) {
+func (s Setting) IsOff(root string) (bool, error) {
 	value, err := readSetting(filepath.Join(root, s.file))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("read setting %s: %w", s.name, err)
+		return false, fmt.Errorf("read setting %s: %w", s.Name, err)
 	}
 	return value == "0", nil
 }
@@ -40,18 +40,18 @@ type Change struct {
 	Changed bool
 }
 
-// setForwarding makes the kernel whose settings are below root forward packets, and saves the
+// EnableForwarding makes the kernel whose settings are below root forward packets, and saves the
 // former values in dir. It keeps devices accepting router advertisements, because a kernel that
 // forwards otherwise ignores them and would lose its routes.
-func setForwarding(root, dir string) ([]Change, error) {
+func EnableForwarding(root, dir string) ([]Change, error) {
 	var changes []Change
-	for _, s := range forwarding() {
-		off, err := s.isOff(root)
+	for _, s := range Forwarding() {
+		off, err := s.IsOff(root)
 		if err != nil {
 			return changes, err
 		}
 		if off {
-			err = remember(root, dir)
+			err = saveForwarding(root, dir)
 		}
 		if off && err == nil && strings.Contains(s.file, "ipv6") {
 			err = acceptAdvertisements(root)
@@ -60,9 +60,9 @@ func setForwarding(root, dir string) ([]Change, error) {
 			err = os.WriteFile(filepath.Join(root, s.file), []byte("1"), 0)
 		}
 		if err != nil {
-			return changes, fmt.Errorf("set %s: %w", s.name, err)
+			return changes, fmt.Errorf("set %s: %w", s.Name, err)
 		}
-		changes = append(changes, Change{s.name + "=1", off})
+		changes = append(changes, Change{s.Name + "=1", off})
 	}
 	return changes, nil
 }

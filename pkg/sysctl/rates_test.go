@@ -1,4 +1,4 @@
-package main
+package sysctl
 
 import (
 	"os"
@@ -49,7 +49,7 @@ func TestSetForRates(t *testing.T) {
 	}
 	set := func(wanted bool) []Change {
 		t.Helper()
-		all, err := setForRates(root, dir, wanted)
+		all, err := ApplyForRates(root, dir, wanted)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +80,7 @@ func TestSetForRates(t *testing.T) {
 	set(false)
 	require("and once more", "fq_codel", "5000", "128", "512", "1")
 	set(true)
-	if _, err := putBack(root, dir); err != nil {
+	if _, err := Restore(root, dir); err != nil {
 		t.Fatal(err)
 	}
 	require("cleaned", "fq_codel", "5000", "128", "512", "1")

@@ -1,4 +1,4 @@
-package main
+package sysctl
 
 import (
 	"os"
@@ -21,7 +21,7 @@ func TestSetForwarding(t *testing.T) {
 	}
 	write("kernel/random/boot_id", "one")
 	write("net/ipv4/ip_forward", "0")
-	changes, err := setForwarding(root, dir)
+	changes, err := EnableForwarding(root, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func TestSetForwarding(t *testing.T) {
 	write("net/ipv6/conf/eth0/accept_ra", "1")
 	write("net/ipv6/conf/eth1/accept_ra", "0")
 	for _, changed := range []bool{true, false} {
-		changes, err := setForwarding(root, dir)
+		changes, err := EnableForwarding(root, dir)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,6 @@
-package main
+// Package sysctl changes kernel settings that fairlead needs, and remembers their former values, so that a
+// cleanup can restore them.
+package sysctl
 
 import (
 	"encoding/json"
@@ -12,17 +14,21 @@ import (
 	"strings"
 )
 
-// settingsFile is the name of the file in the state directory.
-const settingsFile = "settings.json"
+// Root is the directory of the kernel's settings.
+const Root = "/proc/sys"
 
-// settings are the kernel settings that "fairlead init" or an agent changed, so that cleanup can
+// savedFile is the name of the file in the state directory.
+const savedFile = "settings.json"
+
+// saved are the kernel settings that "fairlead init" or an agent changed, so that cleanup can
 // restore them.
-type settings struct {
-	Boot  string            `json:"boot"`  // the changes are lost when the kernel restarts
-	Files map[string]change `json:"files"` // by path below /proc/sys
+type saved struct {
+	Boot  string          `json:"boot"`  // the changes are lost when the kernel restarts
+	Files map[string]Edit `json:"files"` // by path below /proc/sys
 }
 
-type change struct {
+// Edit is the change of one setting.
+type Edit struct {
 	Was string `json:"was"`
 	Is  string `json:"is"`
 }
@@ -31,11 +37,11 @@ type change struct {
 // first.
 func globals() []string { return []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} }
 
-// changes returns the settings below root that setForwarding changes, and those that the kernel
+// changes returns the settings below root that EnableForwarding changes, and those that the kernel
 // changes along with them. It includes settings that keep their value, because restoring the others
 // would change them.
-func changes(root string) (map[string]change, error) {
-	all := map[string]change{}
+func changes(root string) (map[string]Edit, error) {
+	all := map[string]Edit{}
 	for pattern, becomes := range map[string]func(was string) string{
 		"net/ipv4/ip_forward":                constant("1"),
 		"net/ipv4/conf/all/accept_redirects": constant("0"),
@@ -59,7 +65,7 @@ func changes(root string) (map[string]change, error) {
 			if err != nil {
 				return nil, err
 			}
-			all[file] = change{was, becomes(was)}
+			all[file] = Edit{was, becomes(was)}
 		}
 	}
 	delete(all, "net/ipv4/conf/all/forwarding") // the same setting as net/ipv4/ip_forward
@@ -73,19 +79,19 @@ func readSetting(path string) (string, error) {
 	return strings.TrimSpace(string(content)), err
 }
 
-// remember saves, in dir, the current values of the settings below root that setForwarding changes.
-func remember(root, dir string) error {
+// saveForwarding saves, in dir, the current values of the settings below root that setForwarding changes.
+func saveForwarding(root, dir string) error {
 	now, err := changes(root)
 	if err != nil {
 		return fmt.Errorf("read settings: %w", err)
 	}
-	return note(root, dir, now)
+	return Save(root, dir, now)
 }
 
-// note saves settings in dir before they are changed. Values that were saved earlier stay, because
+// Save saves settings in dir before they are changed. Values that were saved earlier stay, because
 // they are the original ones.
-func note(root, dir string, now map[string]change) error {
-	noted, err := readSettings(root, dir)
+func Save(root, dir string, now map[string]Edit) error {
+	noted, err := readSaved(root, dir)
 	if err != nil {
 		return err
 	}
@@ -94,7 +100,7 @@ func note(root, dir string, now map[string]change) error {
 	return noted.write(dir)
 }
 
-func (noted settings) write(dir string) error {
+func (noted saved) write(dir string) error {
 	content, err := json.MarshalIndent(noted, "", "  ")
 	if err != nil {
 		return fmt.Errorf("save settings: %w", err)
@@ -102,50 +108,50 @@ func (noted settings) write(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("save settings: %w", err)
 	}
-	staged := filepath.Join(dir, "."+settingsFile)
+	staged := filepath.Join(dir, "."+savedFile)
 	if err := os.WriteFile(staged, content, 0o600); err != nil {
 		return fmt.Errorf("save settings: %w", err)
 	}
-	if err := os.Rename(staged, filepath.Join(dir, settingsFile)); err != nil {
+	if err := os.Rename(staged, filepath.Join(dir, savedFile)); err != nil {
 		return fmt.Errorf("save settings: %w", err)
 	}
 	return nil
 }
 
-// readSettings returns the settings that were saved in dir since this kernel started.
-func readSettings(root, dir string) (settings, error) {
+// readSaved returns the settings that were saved in dir since this kernel started.
+func readSaved(root, dir string) (saved, error) {
 	boot, err := readSetting(filepath.Join(root, "kernel/random/boot_id"))
 	if err != nil {
-		return settings{}, fmt.Errorf("read the id of this boot: %w", err)
+		return saved{}, fmt.Errorf("read the id of this boot: %w", err)
 	}
-	path := filepath.Join(dir, settingsFile)
+	path := filepath.Join(dir, savedFile)
 	content, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return settings{Boot: boot}, nil
+		return saved{Boot: boot}, nil
 	}
-	var noted settings
+	var noted saved
 	if err == nil {
 		err = json.Unmarshal(content, &noted)
 	}
 	if err != nil {
-		return settings{}, fmt.Errorf("read saved settings %s: %w", path, err)
+		return saved{}, fmt.Errorf("read saved settings %s: %w", path, err)
 	}
 	if noted.Boot != boot {
-		return settings{Boot: boot}, nil
+		return saved{Boot: boot}, nil
 	}
 	for file := range noted.Files {
 		if !filepath.IsLocal(file) || !strings.HasPrefix(file, "net/") {
-			return settings{}, fmt.Errorf("read saved settings %s: %s is not a network setting",
+			return saved{}, fmt.Errorf("read saved settings %s: %s is not a network setting",
 				path, file)
 		}
 	}
 	return noted, nil
 }
 
-// putBack restores the settings below root that are saved in dir, except those that somebody else
+// Restore restores the settings below root that are saved in dir, except those that somebody else
 // has changed since, and returns those that it changed.
-func putBack(root, dir string) (changed []string, err error) {
-	noted, err := readSettings(root, dir)
+func Restore(root, dir string) (changed []string, err error) {
+	noted, err := readSaved(root, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -179,8 +185,17 @@ func putBack(root, dir string) (changed []string, err error) {
 		}
 	}
 	slices.Sort(changed)
-	if err := os.Remove(filepath.Join(dir, settingsFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(filepath.Join(dir, savedFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return changed, fmt.Errorf("remove saved settings: %w", err)
 	}
 	return changed, nil
+}
+
+// CongestionControl returns the default congestion control of connections.
+func CongestionControl(root string) string {
+	name, err := readSetting(filepath.Join(root, "net/ipv4/tcp_congestion_control"))
+	if err != nil {
+		return "unknown"
+	}
+	return name
 }
