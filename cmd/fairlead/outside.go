@@ -13,7 +13,6 @@ import (
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
-	"fairlead.io/fairlead/pkg/portrange"
 	"fairlead.io/fairlead/pkg/sysctl"
 )
 
@@ -49,10 +48,10 @@ func packetsOf(cfg *config.Config, store *model.Store) (*datapath.Packets, error
 }
 
 // snatPorts returns the ports of the option, or the largest free range if the option is empty.
-func snatPorts(cfg *config.Config) (portrange.Ports, error) {
+func snatPorts(cfg *config.Config) (model.PortRange, error) {
 	taken, err := datapath.ReadTaken(sysctl.Root, cfg.NodePorts())
 	if err != nil {
-		return portrange.Ports{}, err
+		return model.PortRange{}, err
 	}
 	if cfg.Routing == fabric.VXLAN {
 		taken.Reserved = append(taken.Reserved, config.TunnelPorts())

@@ -17,8 +17,8 @@ import (
 	"strings"
 	"time"
 
+	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/observe"
-	"fairlead.io/fairlead/pkg/unixsock"
 )
 
 const (
@@ -57,7 +57,7 @@ type Server struct {
 // left behind; if a live agent holds it, the error wraps ErrInUse. Requests are answered once Serve
 // runs. The caller must call Serve or Close.
 func NewServer(path string, h Handlers) (s *Server, err error) {
-	if err := unixsock.PrepareDir(filepath.Dir(path)); err != nil {
+	if err := cni.PrepareSocketDir(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
 	s = &Server{path: path}
@@ -70,7 +70,7 @@ func NewServer(path string, h Handlers) (s *Server, err error) {
 	if s.lock, err = takeLock(path + lockSuffix); err != nil {
 		return s, err
 	}
-	listener, err := unixsock.Listen(path)
+	listener, err := cni.ListenSocket(path)
 	if err != nil {
 		return s, err
 	}

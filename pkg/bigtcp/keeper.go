@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/devices"
-	"fairlead.io/fairlead/pkg/listing"
 )
 
 // Config is what a Keeper needs.
@@ -96,7 +95,7 @@ func Find(cfg Config) (Stats, error) {
 }
 
 func (k *Keeper) find() (links, chosen []netlink.Link, now Stats, err error) {
-	if links, err = listing.Of(netlink.LinkList); err != nil {
+	if links, err = devices.Dump(netlink.LinkList); err != nil {
 		return nil, nil, Stats{}, fmt.Errorf("list the node's devices: %w", err)
 	}
 	var indexes []int

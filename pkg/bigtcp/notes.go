@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"fairlead.io/fairlead/pkg/listing"
+	"fairlead.io/fairlead/pkg/devices"
 )
 
 // notesFile is the name of the file in the state directory.
@@ -116,7 +116,7 @@ func Restore(dir string) (names []string, err error) {
 		return nil, fmt.Errorf("open rtnetlink socket: %w", err)
 	}
 	defer handle.Close()
-	links, err := listing.Of(handle.LinkList)
+	links, err := devices.Dump(handle.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list the node's devices: %w", err)
 	}

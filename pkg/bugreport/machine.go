@@ -17,7 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"fairlead.io/fairlead/pkg/listing"
+	"fairlead.io/fairlead/pkg/devices"
 )
 
 // Machine provides the parts about the machine, as opposed to the agent.
@@ -60,7 +60,7 @@ func (m Machine) Parts() []Part {
 // listed returns a Collect function that writes a line for each object the kernel lists.
 func listed[T any](what string, list func() ([]T, error), text func(*T) string) func(context.Context, io.Writer) error {
 	return func(_ context.Context, to io.Writer) error {
-		all, err := listing.Of(list)
+		all, err := devices.Dump(list)
 		if err != nil {
 			return fmt.Errorf("list %s: %w", what, err)
 		}

@@ -14,8 +14,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
-
-	"fairlead.io/fairlead/pkg/unixsock"
 )
 
 // SocketName is the name of the socket in the agent's state directory.
@@ -41,10 +39,10 @@ type Server struct {
 // NewServer listens at path. The caller makes sure that no other agent does, and has to call Serve,
 // which answers the requests, or Close.
 func NewServer(path string, handler Handler, log *slog.Logger) (*Server, error) {
-	if err := unixsock.PrepareDir(filepath.Dir(path)); err != nil {
+	if err := PrepareSocketDir(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
-	listener, err := unixsock.Listen(path)
+	listener, err := ListenSocket(path)
 	if err != nil {
 		return nil, err
 	}

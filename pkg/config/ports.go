@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 
-	"fairlead.io/fairlead/pkg/portrange"
+	"fairlead.io/fairlead/pkg/model"
 )
 
 func ports(value string) error {
-	if _, err := portrange.Parse(value); err != nil {
+	if _, err := model.ParsePortRange(value); err != nil {
 		return errors.New("not a range of ports such as 1024-29999") // the value is named before this
 	}
 	return nil
@@ -36,7 +36,7 @@ func (c *Config) checkPorts() error {
 	if c.Routing != "vxlan" {
 		return nil
 	}
-	for option, ports := range map[string]portrange.Ports{"snat-ports": c.SourcePorts(), "nodeport-range": c.NodePorts()} {
+	for option, ports := range map[string]model.PortRange{"snat-ports": c.SourcePorts(), "nodeport-range": c.NodePorts()} {
 		if ports.Overlaps(TunnelPorts()) {
 			return fmt.Errorf("option %s: %s overlaps with %s, from which nodes send through the tunnel (--routing=vxlan): choose others", option, ports, TunnelPorts())
 		}
@@ -47,16 +47,16 @@ func (c *Config) checkPorts() error {
 // TunnelPorts returns the source ports of tunnels between nodes. A receiver takes whatever comes
 // from another port for a packet that was only given a node's address, so nothing else may have
 // them.
-func TunnelPorts() portrange.Ports { return portrange.Ports{First: 61000, Last: 65535} }
+func TunnelPorts() model.PortRange { return model.PortRange{First: 61000, Last: 65535} }
 
 // NodePorts returns the range in the option nodeport-range.
-func (c *Config) NodePorts() portrange.Ports {
-	p, _ := portrange.Parse(c.NodePortRange) // checked by Load
+func (c *Config) NodePorts() model.PortRange {
+	p, _ := model.ParsePortRange(c.NodePortRange) // checked by Load
 	return p
 }
 
 // SourcePorts returns the range in the option snat-ports, which is zero if the agent chooses.
-func (c *Config) SourcePorts() portrange.Ports {
-	p, _ := portrange.Parse(c.SnatPorts) // checked by Load
+func (c *Config) SourcePorts() model.PortRange {
+	p, _ := model.ParsePortRange(c.SnatPorts) // checked by Load
 	return p
 }

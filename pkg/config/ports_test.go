@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"fairlead.io/fairlead/pkg/portrange"
+	"fairlead.io/fairlead/pkg/model"
 )
 
 func TestPorts(t *testing.T) {
@@ -47,7 +47,7 @@ func TestPorts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg.NodePorts() != (portrange.Ports{First: 30000, Last: 30000}) || cfg.SourcePorts() != (portrange.Ports{First: 1024, Last: 2047}) {
+	if cfg.NodePorts() != (model.PortRange{First: 30000, Last: 30000}) || cfg.SourcePorts() != (model.PortRange{First: 1024, Last: 2047}) {
 		t.Errorf("%v, %v", cfg.NodePorts(), cfg.SourcePorts())
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"fairlead.io/fairlead/pkg/devices"
-	"fairlead.io/fairlead/pkg/listing"
 	"fairlead.io/fairlead/pkg/maps"
 )
 
@@ -30,7 +29,7 @@ type Local struct {
 // NodeAddrs returns the addresses of this network namespace. It leaves out addresses that mean
 // something else on other nodes: loopback addresses, which the programs know, and link-local ones.
 func NodeAddrs() (*Local, error) {
-	list, err := listing.Of(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	list, err := devices.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list the node's addresses: %w", err)
 	}

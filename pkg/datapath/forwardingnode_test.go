@@ -20,7 +20,6 @@ import (
 	"fairlead.io/fairlead/pkg/devices"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/portrange"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -120,7 +119,7 @@ func clientPackets(xdp devices.Mode) *Packets {
 	if err != nil {
 		panic(err)
 	}
-	return &Packets{Devices: filter, XDP: xdp, NodePorts: Reach{primary: true}, SnatPorts: portrange.Ports{First: 1024, Last: 29999}}
+	return &Packets{Devices: filter, XDP: xdp, NodePorts: Reach{primary: true}, SnatPorts: model.PortRange{First: 1024, Last: 29999}}
 }
 
 // do runs fn in the node's namespace.

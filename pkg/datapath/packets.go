@@ -12,7 +12,7 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/devices"
 	"fairlead.io/fairlead/pkg/maps"
-	"fairlead.io/fairlead/pkg/portrange"
+	"fairlead.io/fairlead/pkg/model"
 )
 
 // Packets configures the packet programs and the devices to which they are attached.
@@ -21,7 +21,7 @@ type Packets struct {
 	XDP               devices.Mode
 	NodePorts         Reach               // addresses at which NodePorts are open to clients outside
 	Own               func() []netip.Addr // addresses by which others know the node, best first; nil if unknown
-	SnatPorts         portrange.Ports     // source ports of this node toward backends on other nodes
+	SnatPorts         model.PortRange     // source ports of this node toward backends on other nodes
 	ExternalClusterIP bool                // clients outside may use ClusterIPs
 	AcceptDirect      bool                // other nodes may forward packets to backends here, to be answered directly
 	HashKeys          [5]uint64           // key of the hash of flows; the same on all nodes
@@ -217,7 +217,7 @@ type OutsideStatus struct {
 	// leads nowhere, or has no address.
 	Tunnel4, Tunnel6 netip.Addr
 	Unknown          []netip.Addr // addresses by which others know the node, but which it lacks
-	SnatPorts        portrange.Ports
+	SnatPorts        model.PortRange
 	AnySourcePort    bool
 }
 
@@ -235,6 +235,6 @@ func (d *Datapath) outsideStatus() OutsideStatus {
 
 // SnatPorts returns the source ports of this node toward backends on other nodes, or zero if no
 // device is served, and whether flows of pods have half of them.
-func (d *Datapath) SnatPorts() (ports portrange.Ports, shared bool) {
+func (d *Datapath) SnatPorts() (ports model.PortRange, shared bool) {
 	return d.packets.SnatPorts, d.packets.Masquerade
 }

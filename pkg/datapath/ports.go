@@ -7,19 +7,19 @@ import (
 	"slices"
 	"strings"
 
-	"fairlead.io/fairlead/pkg/portrange"
+	"fairlead.io/fairlead/pkg/model"
 )
 
 // Taken are ports that the node cannot use for connections to backends on other nodes.
 type Taken struct {
-	NodePorts portrange.Ports   // the cluster's range
-	Local     portrange.Ports   // for sockets of the node that do not ask for a port
-	Reserved  []portrange.Ports // by the node's administrator
+	NodePorts model.PortRange   // the cluster's range
+	Local     model.PortRange   // for sockets of the node that do not ask for a port
+	Reserved  []model.PortRange // by the node's administrator
 }
 
 // ReadTaken reads which ports the node's own sockets use, from the kernel settings below root, such
 // as /proc/sys.
-func ReadTaken(root string, nodePorts portrange.Ports) (Taken, error) {
+func ReadTaken(root string, nodePorts model.PortRange) (Taken, error) {
 	taken := Taken{NodePorts: nodePorts}
 	read := func(name string) (string, error) {
 		content, err := os.ReadFile(filepath.Join(root, "net/ipv4", name))
@@ -32,7 +32,7 @@ func ReadTaken(root string, nodePorts portrange.Ports) (Taken, error) {
 	if err != nil {
 		return taken, err
 	}
-	if taken.Local, err = portrange.Parse(strings.Join(strings.Fields(local), "-")); err != nil {
+	if taken.Local, err = model.ParsePortRange(strings.Join(strings.Fields(local), "-")); err != nil {
 		return taken, fmt.Errorf("read ip_local_port_range: %w", err)
 	}
 	reserved, err := read("ip_local_reserved_ports")
@@ -40,7 +40,7 @@ func ReadTaken(root string, nodePorts portrange.Ports) (Taken, error) {
 		return taken, err
 	}
 	for item := range strings.SplitSeq(reserved, ",") {
-		ports, err := portrange.Parse(item)
+		ports, err := model.ParsePortRange(item)
 		if err != nil {
 			return taken, fmt.Errorf("read ip_local_reserved_ports: %w", err)
 		}
@@ -58,13 +58,13 @@ const (
 )
 
 // Largest returns the largest range of ports that are not taken.
-func (t Taken) Largest() (portrange.Ports, error) {
-	taken := slices.Concat([]portrange.Ports{t.NodePorts, t.Local}, t.Reserved)
-	slices.SortFunc(taken, func(a, b portrange.Ports) int { return int(a.First) - int(b.First) })
-	next, best := firstSnatPort, portrange.Ports{}
+func (t Taken) Largest() (model.PortRange, error) {
+	taken := slices.Concat([]model.PortRange{t.NodePorts, t.Local}, t.Reserved)
+	slices.SortFunc(taken, func(a, b model.PortRange) int { return int(a.First) - int(b.First) })
+	next, best := firstSnatPort, model.PortRange{}
 	offer := func(last int) {
 		if last >= next && (best.First == 0 || last-next+1 > best.Len()) {
-			best = portrange.Ports{First: uint16(next), Last: uint16(last)}
+			best = model.PortRange{First: uint16(next), Last: uint16(last)}
 		}
 	}
 	for _, p := range taken {
@@ -73,7 +73,7 @@ func (t Taken) Largest() (portrange.Ports, error) {
 	}
 	offer(65535)
 	if best.First == 0 || best.Len() < fewestSnatPorts {
-		return portrange.Ports{}, fmt.Errorf("%s leave fewer than %d consecutive ports for connections to backends on other nodes: "+
+		return model.PortRange{}, fmt.Errorf("%s leave fewer than %d consecutive ports for connections to backends on other nodes: "+
 			"make net.ipv4.ip_local_port_range smaller, for example \"32768 60999\"", t, fewestSnatPorts)
 	}
 	return best, nil
@@ -81,7 +81,7 @@ func (t Taken) Largest() (portrange.Ports, error) {
 
 // Check returns an error that says what to do if the range cannot be used on this node. Package
 // config compares it with the NodePorts.
-func (t Taken) Check(ports portrange.Ports) error {
+func (t Taken) Check(ports model.PortRange) error {
 	if ports.Overlaps(t.Local) {
 		return fmt.Errorf("ports %s overlap with net.ipv4.ip_local_port_range, %s, which the node's sockets use: change one of the two",
 			ports, t.Local)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"fairlead.io/fairlead/pkg/portrange"
+	"fairlead.io/fairlead/pkg/model"
 )
 
 func TestSnatPorts(t *testing.T) {
@@ -35,7 +35,7 @@ func TestSnatPorts(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			taken, err := ReadTaken(root, portrange.Ports{First: 30000, Last: 32767})
+			taken, err := ReadTaken(root, model.PortRange{First: 30000, Last: 32767})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -54,11 +54,11 @@ func TestSnatPorts(t *testing.T) {
 }
 
 func TestCheckPorts(t *testing.T) {
-	taken := Taken{NodePorts: portrange.Ports{First: 30000, Last: 32767}, Local: portrange.Ports{First: 32768, Last: 60999}, Reserved: []portrange.Ports{{First: 8080, Last: 8080}}}
+	taken := Taken{NodePorts: model.PortRange{First: 30000, Last: 32767}, Local: model.PortRange{First: 32768, Last: 60999}, Reserved: []model.PortRange{{First: 8080, Last: 8080}}}
 	for text, want := range map[string]string{
 		"61000-65535": "", "1024-8079": "", "60999-61000": "ip_local_port_range", "8000-8100": "ip_local_reserved_ports",
 	} {
-		ports, err := portrange.Parse(text)
+		ports, err := model.ParsePortRange(text)
 		if err != nil {
 			t.Fatal(err)
 		}

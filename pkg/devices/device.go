@@ -11,8 +11,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"fairlead.io/fairlead/pkg/listing"
 )
 
 // Device is a device that was chosen.
@@ -70,7 +68,7 @@ func FindTunnel(name string) (Device, error) {
 	if err != nil {
 		return Device{}, fmt.Errorf("look for %s: %w", name, err)
 	}
-	addrs, err := listing.Of(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
+	addrs, err := Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return Device{}, fmt.Errorf("list the addresses of %s: %w", name, err)
 	}
@@ -84,11 +82,11 @@ func FindTunnel(name string) (Device, error) {
 }
 
 func list() ([]candidate, error) {
-	links, err := listing.Of(netlink.LinkList)
+	links, err := Dump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list the node's devices: %w", err)
 	}
-	addrs, err := listing.Of(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list the node's addresses: %w", err)
 	}
@@ -160,7 +158,7 @@ func (c *candidate) addAddrs(list []netlink.Addr) {
 
 // defaults returns the indexes of the devices that have a default route.
 func defaults(family int) (map[int]bool, error) {
-	routes, err := listing.Of(func() ([]netlink.Route, error) {
+	routes, err := Dump(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST},
 			netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
 	})

@@ -13,8 +13,6 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"fairlead.io/fairlead/pkg/listing"
 )
 
 // Where tc has no links, these identify a filter of fairlead, and keep it in its place whenever it
@@ -256,7 +254,7 @@ func findFilter(rtnl *netlink.Handle, index int, parent uint32) (*netlink.BpfFil
 // filtersOf returns the filters on one side of a device, none if it has no clsact or is gone.
 func filtersOf(rtnl *netlink.Handle, index int, parent uint32) ([]netlink.Filter, error) {
 	nowhere := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}
-	filters, err := listing.Of(func() ([]netlink.Filter, error) { return rtnl.FilterList(nowhere, parent) })
+	filters, err := Dump(func() ([]netlink.Filter, error) { return rtnl.FilterList(nowhere, parent) })
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
 		return nil, nil
 	}
@@ -276,7 +274,7 @@ func removeFilters(rtnl *netlink.Handle, dir string, keep map[int]bool) error {
 	if _, err := os.Stat(filepath.Join(dir, filtersMark)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	links, err := listing.Of(rtnl.LinkList)
+	links, err := Dump(rtnl.LinkList)
 	if err != nil {
 		return fmt.Errorf("list the node's devices: %w", err)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"fairlead.io/fairlead/pkg/listing"
+	"fairlead.io/fairlead/pkg/devices"
 )
 
 const (
@@ -217,7 +217,7 @@ func listRoutes() ([]found, error) {
 
 // dump lists something, and does so again if it changed meanwhile.
 func dump(ask int, answer uint16, header nl.NetlinkRequestData) ([][]byte, error) {
-	return listing.Of(func() ([][]byte, error) {
+	return devices.Dump(func() ([][]byte, error) {
 		request := nl.NewNetlinkRequest(ask, unix.NLM_F_DUMP)
 		request.AddData(header)
 		return request.Execute(unix.NETLINK_ROUTE, answer)
@@ -247,7 +247,7 @@ func (n neighbour) change(device int, add bool) change {
 
 // listNeighbours returns the permanent neighbors on a device.
 func listNeighbours(device int) (map[netip.Addr][6]byte, error) {
-	all, err := listing.Of(func() ([]netlink.Neigh, error) { return netlink.NeighList(device, netlink.FAMILY_ALL) })
+	all, err := devices.Dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(device, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list neighbors: %w", err)
 	}

@@ -10,7 +10,6 @@ import (
 
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/portrange"
 )
 
 // ExternalIPs says how spec.externalIPs are treated.
@@ -51,7 +50,7 @@ type Facts struct {
 	// Quota bounds what one Service takes.
 	Quota Quota
 	// NodePorts is the range of node ports; the zero value stands for all.
-	NodePorts portrange.Ports
+	NodePorts model.PortRange
 	// Claims says which addresses a Service may have. It is nil if there is only one Service.
 	Claims Claims
 	// MayUncheck reports whether a namespace lets its pods send from foreign addresses.

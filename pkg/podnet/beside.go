@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"fairlead.io/fairlead/pkg/listing"
+	"fairlead.io/fairlead/pkg/devices"
 )
 
 // Pods of another plugin, from before fairlead was installed, may live beside ours with addresses
@@ -77,7 +77,7 @@ func resolve(addr netip.Addr, index int) (bool, error) {
 // neighbourState returns the state of the kernel's neighbor entry for an address on a device, or 0
 // if there is none.
 func neighbourState(addr netip.Addr, index int) (int, error) {
-	list, err := listing.Of(func() ([]netlink.Neigh, error) { return netlink.NeighList(index, familyNumber(addr)) })
+	list, err := devices.Dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(index, familyNumber(addr)) })
 	if err != nil {
 		return 0, fmt.Errorf("list neighbors: %w", err)
 	}
@@ -176,7 +176,7 @@ func (n *Network) answered() (map[lan]bool, error) {
 	if len(n.lans) == 0 {
 		return nil, nil
 	}
-	list, err := listing.Of(func() ([]netlink.Neigh, error) { return netlink.NeighProxyList(0, netlink.FAMILY_V4) })
+	list, err := devices.Dump(func() ([]netlink.Neigh, error) { return netlink.NeighProxyList(0, netlink.FAMILY_V4) })
 	if err != nil {
 		return nil, fmt.Errorf("list proxy neighbors: %w", err)
 	}

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/cni"
-	"fairlead.io/fairlead/pkg/listing"
+	"fairlead.io/fairlead/pkg/devices"
 )
 
 // endpoint is the node's end of a pod's device, in the node's network namespace.
@@ -25,7 +25,7 @@ type endpoint struct {
 
 // links returns the names of all devices by index, and the pods' devices by name.
 func links() (names map[int]string, pods map[string]*endpoint, err error) {
-	all, err := listing.Of(netlink.LinkList)
+	all, err := devices.Dump(netlink.LinkList)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list devices: %w", err)
 	}
@@ -43,7 +43,7 @@ func links() (names map[int]string, pods map[string]*endpoint, err error) {
 // mainRoutes returns the routes of the main table.
 func mainRoutes() ([]netlink.Route, error) {
 	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN}
-	routes, err := listing.Of(func() ([]netlink.Route, error) {
+	routes, err := devices.Dump(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
@@ -80,7 +80,7 @@ func single(dst *net.IPNet) (netip.Addr, bool) {
 
 // hostNeighbours returns the set of permanent neighbors.
 func hostNeighbours() (map[neighbour]bool, error) {
-	list, err := listing.Of(func() ([]netlink.Neigh, error) { return netlink.NeighList(0, netlink.FAMILY_ALL) })
+	list, err := devices.Dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(0, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list neighbors: %w", err)
 	}

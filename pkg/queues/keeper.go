@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/devices"
-	"fairlead.io/fairlead/pkg/listing"
 )
 
 // Config is what a Keeper needs.
@@ -97,7 +96,7 @@ func (k *Keeper) set(now *Stats) error {
 			return err
 		}
 	}
-	links, err := listing.Of(netlink.LinkList)
+	links, err := devices.Dump(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list the node's devices: %w", err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"fairlead.io/fairlead/pkg/listing"
+	"fairlead.io/fairlead/pkg/devices"
 )
 
 // handle marks our queues. Those that the kernel makes by itself have handle 0, and replacing them
@@ -31,7 +31,7 @@ type queue struct {
 
 // readQueues returns the queues of all devices, by device index.
 func readQueues() (map[int]*queue, error) {
-	list, err := listing.Of(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(nil) })
+	list, err := devices.Dump(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(nil) })
 	if err != nil {
 		return nil, fmt.Errorf("list the queues of devices: %w", err)
 	}

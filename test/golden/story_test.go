@@ -10,7 +10,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"fairlead.io/fairlead/pkg/lb"
-	"fairlead.io/fairlead/pkg/portrange"
+	"fairlead.io/fairlead/pkg/model"
 )
 
 // story is one file of testdata. Its comment explains it and may have a line of options, such as
@@ -88,7 +88,7 @@ func (s *story) setOption(option string) (err error) {
 	case "node-external-ips":
 		s.facts.NodeExternalIPs = value == "true"
 	case "node-ports":
-		s.facts.NodePorts, err = portrange.Parse(value)
+		s.facts.NodePorts, err = model.ParsePortRange(value)
 	case "external-ips":
 		s.facts.ExternalIPs, err = lb.ParseExternalIPs(value)
 	case "dsr":

@@ -20,9 +20,9 @@ import (
 	"fairlead.io/fairlead/pkg/devices"
 	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/podnet"
-	"fairlead.io/fairlead/pkg/portrange"
 	"fairlead.io/fairlead/pkg/queues"
 	"fairlead.io/fairlead/test/rig"
 )
@@ -47,7 +47,7 @@ func (c *forwarding) open(log *slog.Logger, pair int, chained bool) (podnet.Prog
 		return nil, err
 	}
 	packets := &datapath.Packets{
-		Devices: filter, XDP: devices.Off, NodePorts: reach, SnatPorts: portrange.Ports{First: 1024, Last: 29999},
+		Devices: filter, XDP: devices.Off, NodePorts: reach, SnatPorts: model.PortRange{First: 1024, Last: 29999},
 		Node: true, AcceptDirect: true, Pair: pair, PairEnd: queues.FarName,
 	}
 	if chained {

@@ -18,7 +18,6 @@ import (
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/portrange"
 )
 
 // nodeOrder is an order to the agent of a node.
@@ -73,7 +72,7 @@ func newNodeMain(args []string) (func(nodeOrder) (nodeState, error), error) {
 	d, err := datapath.Open(datapath.Config{
 		BPFFS: args[0], CgroupRoot: args[1], Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		Packets: &datapath.Packets{
-			Devices: filter, XDP: devices.Mode(args[2]), NodePorts: reach, SnatPorts: portrange.Ports{First: 1024, Last: 29999}, AcceptDirect: true,
+			Devices: filter, XDP: devices.Mode(args[2]), NodePorts: reach, SnatPorts: model.PortRange{First: 1024, Last: 29999}, AcceptDirect: true,
 		},
 	})
 	if err != nil {

@@ -1,5 +1,4 @@
-// Package unixsock creates unix sockets that only root can open.
-package unixsock
+package cni
 
 import (
 	"errors"
@@ -14,9 +13,9 @@ const (
 	writableByRest = 0o022
 )
 
-// PrepareDir creates the directory of a socket. It refuses a directory that others may write to,
+// PrepareSocketDir creates the directory of a socket. It refuses a directory that others may write to,
 // because they could put a socket of their own in place of the agent's.
-func PrepareDir(dir string) error {
+func PrepareSocketDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("create state directory: %w", err)
 	}
@@ -31,10 +30,10 @@ func PrepareDir(dir string) error {
 	return nil
 }
 
-// Listen publishes a socket in one step, with its final permissions, and replaces one that is
+// ListenSocket publishes a unix socket that only root can open, in one step, with its final permissions, and replaces one that is
 // already there; the caller must know that nobody uses that one. Closing the listener does not
 // remove the file, which may belong to another process by then.
-func Listen(path string) (*net.UnixListener, error) {
+func ListenSocket(path string) (*net.UnixListener, error) {
 	staged := path + newSuffix
 	if err := os.Remove(staged); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove old socket: %w", err)

@@ -1,4 +1,4 @@
-package listing
+package devices
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-func TestOf(t *testing.T) {
+func TestDump(t *testing.T) {
 	broken := errors.New("broken")
 	for _, test := range []struct {
 		name  string
@@ -22,7 +22,7 @@ func TestOf(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			calls := 0
-			got, err := Of(func() ([]int, error) {
+			got, err := Dump(func() ([]int, error) {
 				calls++
 				return []int{calls}, test.says[calls-1]
 			})
