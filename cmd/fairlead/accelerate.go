@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"fairlead.io/fairlead/pkg/agent/life"
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/model"
@@ -161,7 +162,7 @@ func (a *accelerator) start(start func(string, func(context.Context) error), rep
 	}
 	selector, err := objects.ParseSelector(a.cfg.AccelerateSelector)
 	if err != nil {
-		return usageError{fmt.Errorf("option accelerate-selector: %w", err)}
+		return config.UsageError{Err: fmt.Errorf("option accelerate-selector: %w", err)}
 	}
 	start("sockmap", func(ctx context.Context) error {
 		for ctx.Err() == nil {
@@ -206,13 +207,12 @@ func (a *accelerator) accelerate(
 		}
 	}
 	a.set(&acceleration{s, rules, differences}, "")
-	running := newTasks(ctx)
-	defer running.end()
-	running.start("sockmap", s.Run)
-	running.start("accelerate", rules.Run)
-	running.start("sockmap checks", func(ctx context.Context) error { return s.RunChecks(ctx, a.host) })
-	<-running.ctx.Done()
-	return context.Cause(running.ctx)
+	running := life.NewTasks(ctx)
+	defer running.End()
+	running.Start("sockmap", s.Run)
+	running.Start("accelerate", rules.Run)
+	running.Start("sockmap checks", func(ctx context.Context) error { return s.RunChecks(ctx, a.host) })
+	return running.Wait()
 }
 
 // retire returns to TCP what an earlier agent let bypass it, once no data waits there. It tries again

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"fairlead.io/fairlead/pkg/agent/life"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/sockmap"
@@ -78,9 +79,9 @@ func accelerating(t *testing.T, cfg *config.Config) (until func(what string, is 
 	a := &accelerator{
 		cfg: cfg, store: model.NewStore("node"), host: 1, limited: rated, log: slog.New(slog.DiscardHandler), pause: 50 * time.Millisecond,
 	}
-	running := newTasks(t.Context())
-	t.Cleanup(running.end)
-	if err := a.start(running.start, func(model.Key, string, model.Problem) {}); err != nil {
+	running := life.NewTasks(t.Context())
+	t.Cleanup(running.End)
+	if err := a.start(running.Start, func(model.Key, string, model.Problem) {}); err != nil {
 		t.Fatal(err)
 	}
 	return func(what string, is func(why string, pins sockmap.View) bool) {
@@ -94,8 +95,8 @@ func accelerating(t *testing.T, cfg *config.Config) (until func(what string, is 
 			if err == nil && is(why, pins) {
 				return
 			}
-			if time.Now().After(end) || running.ctx.Err() != nil {
-				t.Fatalf("%s: status %+v, pins %+v, %v; the agent: %v", what, status, pins, err, running.ctx.Err())
+			if time.Now().After(end) || running.Context().Err() != nil {
+				t.Fatalf("%s: status %+v, pins %+v, %v; the agent: %v", what, status, pins, err, running.Context().Err())
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"fairlead.io/fairlead/pkg/agent/life"
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
@@ -25,7 +26,7 @@ type lone struct {
 	source      source
 	store       *model.Store
 	started     time.Time
-	before      starts
+	before      life.Starts
 	accelerator *accelerator
 	annotations *annotationWatch
 	metrics     *metrics.Metrics
@@ -61,23 +62,22 @@ func runAccelerateOnly(ctx context.Context, cfg *config.Config, level *slog.Leve
 		return err
 	}
 	var ends func()
-	a.before, ends = beginLife(cfg.StateDir, log)
+	a.before, ends = life.Begin(cfg.StateDir, log)
 	defer ends()
-	running := newTasks(ctx)
-	defer running.end()
-	running.start("api", server.Serve)
+	running := life.NewTasks(ctx)
+	defer running.End()
+	running.Start("api", server.Serve)
 	for _, s := range a.servers {
-		running.start("server", s.Run)
+		running.Start("server", s.Run)
 	}
-	running.start("source", src.Run)
-	running.start("annotations", a.annotations.run)
-	running.start("notifier", newDegradedNotifier(a.degraded, a.store, around.events, log).run)
-	if err := a.accelerator.start(running.start, report); err != nil {
+	running.Start("source", src.Run)
+	running.Start("annotations", a.annotations.run)
+	running.Start("notifier", life.NewDegradedNotifier(a.degraded, postNode(a.store, around.events), log).Run)
+	if err := a.accelerator.start(running.Start, report); err != nil {
 		return err
 	}
 	log.Info("running", "mode", cfg.Mode, "node", cfg.NodeName, "source", cfg.Source)
-	<-running.ctx.Done()
-	return stopped(running.ctx, nil)
+	return running.Wait()
 }
 
 func (a *lone) newAccelerator(log *slog.Logger) (*accelerator, error) {
@@ -102,7 +102,7 @@ func (a *lone) handlers(level *slog.LevelVar) api.Handlers {
 
 // status returns the state of this node, as far as it concerns this agent.
 func (a *lone) status() observe.Status {
-	s := observe.Status{Version: version(), Mode: a.cfg.Mode, Node: a.cfg.NodeName, Started: a.started, Agent: lifeStatus(a.before, time.Now()), Problems: a.problems()}
+	s := observe.Status{Version: version(), Mode: a.cfg.Mode, Node: a.cfg.NodeName, Started: a.started, Agent: a.before.Status(time.Now()), Problems: a.problems()}
 	missing := a.store.Unsynced()
 	s.Source = &observe.SourceStatus{Kind: a.cfg.Source, Synced: len(missing) == 0, Missing: missing}
 	a.source.fill(s.Source)

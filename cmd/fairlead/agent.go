@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"os/signal"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
+	"fairlead.io/fairlead/pkg/agent/life"
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/bigtcp"
 	"fairlead.io/fairlead/pkg/config"
@@ -41,7 +43,7 @@ type agent struct {
 	source  source
 	store   *model.Store
 	started time.Time
-	before  starts // agents before this one
+	before  life.Starts // agents before this one
 
 	nodes    *nodes.Table
 	metrics  *metrics.Metrics
@@ -88,12 +90,12 @@ watch Services, and only lets connections within the node bypass TCP, for the se
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load(cmd.Flags(), env.Environ)
 			if err != nil {
-				return usageError{err}
+				return config.UsageError{Err: err}
 			}
 			level := new(slog.LevelVar)
 			at, err := api.ParseLevel(cfg.LogLevel)
 			if err != nil {
-				return usageError{err}
+				return config.UsageError{Err: err}
 			}
 			level.Set(at)
 			options := &slog.HandlerOptions{Level: level}
@@ -160,4 +162,63 @@ func (a *agent) problems() []observe.Problem {
 		list = append(list, observe.Problem{Object: "node:" + a.store.Self().Name, Reason: p.Reason, Message: p.Message})
 	}
 	return slices.Concat(list, a.namespaceProblems(), a.accelerator.problems())
+}
+
+// degraded returns why the node is degraded.
+func (a *agent) degraded() []string {
+	var status observe.Status
+	reading, err := a.measure()
+	a.fillMaps(&status, &reading)
+	a.complete(&status, err)
+	return status.Degraded
+}
+
+// NewAnnouncement returns who is told that this node can serve pods.
+func (a *agent) newAnnouncement(node nodeObject, log *slog.Logger) *life.Announcement {
+	var steps []life.Step
+	main, written := a.cfg.PodNetwork == "main", a.cfg.CNIConfDir == ""
+	if !written {
+		// The file stays when the agent ends. Pods that start then wait for the next agent.
+		steps = append(steps, life.Step{What: "the container runtime", Due: func() bool { return !written }, Do: func(context.Context) error {
+			_, err := configureRuntime(a.cfg)
+			written = err == nil
+			return err
+		}})
+	}
+	if node != nil && main {
+		steps = append(steps, life.Step{What: "readers of the Node's conditions", Due: func() bool { return !a.store.Self().Network }, Do: node.Connect})
+	}
+	if node != nil { // last, because it lets pods come
+		steps = append(steps, life.Step{What: "the scheduler", Due: func() bool { return a.store.Self().Awaiting }, Do: node.Admit})
+	}
+	return life.NewAnnouncement(a.unready, log, steps...)
+}
+
+// unready returns why pods cannot be served yet.
+func (a *agent) unready() error {
+	for _, check := range a.checks() {
+		if err := check.Run(); err != nil {
+			return err
+		}
+	}
+	if a.cfg.PodNetwork != "main" {
+		return nil
+	}
+	if _, err := a.podCIDRs(); err != nil {
+		return err
+	}
+	if stats := a.fabricStats(); stats == nil || stats.Pending {
+		return errors.New("the routes to other nodes' pods are not written yet")
+	}
+	return nil
+}
+
+// postNode returns a function that posts events about this node, or nil without a cluster.
+func postNode(store *model.Store, events eventSink) func(warning bool, reason, message string) bool {
+	if events == nil {
+		return nil
+	}
+	return func(warning bool, reason, message string) bool {
+		return events.Node(store.Self().UID, warning, reason, message)
+	}
 }

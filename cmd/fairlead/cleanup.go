@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"fairlead.io/fairlead/pkg/agent/life"
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/bigtcp"
 	"fairlead.io/fairlead/pkg/cni/install"
@@ -94,7 +95,7 @@ routes, and are listed. With a --state-dir other than
 				return fmt.Errorf("an agent runs at %s: stop it first, or use --force", cfg.SocketPath())
 			}
 			if force && limit != 0 || limit < 0 {
-				return usageError{errors.New("--drain and --force exclude each other, and --drain is not negative")}
+				return config.UsageError{Err: errors.New("--drain and --force exclude each other, and --drain is not negative")}
 			}
 			removed, err := remove(cfg, plugins, force, func() (datapath.Stuck, error) { return drain(cmd.Context(), cfg, limit, inv.Stderr) })
 			if err == nil && limit > 0 && removed.Lost > 0 {
@@ -182,7 +183,7 @@ func (r *removal) restore(cfg *config.Config) error {
 
 // removeState removes the agent's directory, unless it holds files of others.
 func (r *removal) removeState(cfg *config.Config, claim *api.Claim) error {
-	for _, file := range []string{pluginSocket(cfg), serversFile(cfg), bbrFile(cfg), sockmapFile(cfg), startsFile(cfg.StateDir)} {
+	for _, file := range []string{pluginSocket(cfg), serversFile(cfg), bbrFile(cfg), sockmapFile(cfg), life.StartsFile(cfg.StateDir)} {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove a file of the agent: %w", err)
 		}

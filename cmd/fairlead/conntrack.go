@@ -56,10 +56,10 @@ A TCP connection is interrupted: its next packet may go to a backend that does n
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			wanted, err := filter.filter()
 			if err != nil {
-				return usageError{err}
+				return config.UsageError{Err: err}
 			}
 			if all == (*wanted != observe.FlowFilter{}) {
-				return usageError{errors.New("say which flows to forget, or --all for all of them")}
+				return config.UsageError{Err: errors.New("say which flows to forget, or --all for all of them")}
 			}
 			return inv.flush(cmd, wanted)
 		},
@@ -133,7 +133,7 @@ func listFlows(inv *invocation, short string, form *flowForm) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			wanted, err := filter.filter()
 			if err != nil {
-				return usageError{err}
+				return config.UsageError{Err: err}
 			}
 			cfg, err := inv.config(cmd)
 			if err != nil {

@@ -61,10 +61,10 @@ The exit code is 3 if the maps or programs on the connection's way are damaged.`
 		RunE: func(cmd *cobra.Command, args []string) error {
 			question, err := parseQuestion(args[0], args[1], protocol)
 			if err != nil {
-				return usageError{err}
+				return config.UsageError{Err: err}
 			}
 			if probes < 0 || probes > maxProbes {
-				return usageError{fmt.Errorf("%d probes: make 0 to %d", probes, maxProbes)}
+				return config.UsageError{Err: fmt.Errorf("%d probes: make 0 to %d", probes, maxProbes)}
 			}
 			cfg, err := inv.config(cmd)
 			if err != nil {

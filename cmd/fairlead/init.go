@@ -50,7 +50,7 @@ mounts in place.`,
 				return err
 			}
 			if !filepath.IsAbs(at) {
-				return usageError{fmt.Errorf("--cgroup-mount=%s is not an absolute path", at)}
+				return config.UsageError{Err: fmt.Errorf("--cgroup-mount=%s is not an absolute path", at)}
 			}
 			bpffs, err := datapath.MountBPFFS(cfg.BPFFS)
 			if err != nil {

@@ -31,7 +31,7 @@ are up to date are not written. "fairlead cleanup" removes both.`,
 				return err
 			}
 			if !filepath.IsAbs(dir) {
-				return usageError{fmt.Errorf("--cni-bin-dir=%s is not an absolute path", dir)}
+				return config.UsageError{Err: fmt.Errorf("--cni-bin-dir=%s is not an absolute path", dir)}
 			}
 			if from == "" {
 				self, err := os.Executable()

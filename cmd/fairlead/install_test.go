@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"fairlead.io/fairlead/pkg/agent/life"
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/cni/install"
 	"fairlead.io/fairlead/test/rig"
@@ -63,7 +64,7 @@ func TestInstallation(t *testing.T) {
 	}
 	start()
 	n.waitFor("only a podCIDR is missing", func() bool { code, _ := n.get(readyAddress, "/readyz"); return code == 200 })
-	time.Sleep(3 * announceEvery) // it would have been written by then
+	time.Sleep(3 * life.AnnounceEvery) // it would have been written by then
 	want(configuration, false)
 	n.agent.Kill()
 	start("--pod-cidrs=10.1.0.0/24")

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.io/fairlead/pkg/api"
+	"fairlead.io/fairlead/pkg/config"
 )
 
 func newLogLevelCommand(inv *invocation) *cobra.Command {
@@ -24,7 +25,7 @@ func newLogLevelCommand(inv *invocation) *cobra.Command {
 			agent := client(cfg)
 			if len(args) == 1 {
 				if _, err := api.ParseLevel(args[0]); err != nil {
-					return usageError{err}
+					return config.UsageError{Err: err}
 				}
 				if err := agent.SetLogLevel(cmd.Context(), args[0]); err != nil {
 					return fmt.Errorf("set log level: %w", err)

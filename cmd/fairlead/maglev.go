@@ -102,11 +102,11 @@ func oneService(services []observe.Service, name string) ([]observe.Service, err
 	}
 	switch {
 	case len(found) == 0 && !strings.Contains(name, "/"):
-		return nil, usageError{fmt.Errorf("no service %q in the maps: write NAMESPACE/NAME, such as default/%s", name, name)}
+		return nil, config.UsageError{Err: fmt.Errorf("no service %q in the maps: write NAMESPACE/NAME, such as default/%s", name, name)}
 	case len(found) == 0:
 		return nil, fmt.Errorf("no service %q in the maps: \"fairlead service list\" shows what is there", name)
 	case len(ports) > 1:
-		return nil, usageError{fmt.Errorf("%s has several ports: name one of %s", name, strings.Join(ports, ", "))}
+		return nil, config.UsageError{Err: fmt.Errorf("%s has several ports: name one of %s", name, strings.Join(ports, ", "))}
 	}
 	return found, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/observe"
 )
 
@@ -63,7 +64,7 @@ for fewer to lose fewer: the programs themselves leave out what was not asked fo
 				err = errors.New("events cannot be printed as YAML: use -o json, which prints one line for each event")
 			}
 			if err != nil {
-				return usageError{err}
+				return config.UsageError{Err: err}
 			}
 			return inv.monitor(cmd, filter)
 		},

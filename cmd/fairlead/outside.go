@@ -35,10 +35,10 @@ func packetsOf(cfg *config.Config, store *model.Store) (*datapath.Packets, error
 	packets.Masquerade = packets.Pods && cfg.Masquerade == "true"
 	var err error
 	if packets.Devices, err = devices.ParseFilter(cfg.Devices); err != nil {
-		return nil, usageError{fmt.Errorf("option devices: %w", err)}
+		return nil, config.UsageError{Err: fmt.Errorf("option devices: %w", err)}
 	}
 	if packets.NodePorts, err = datapath.ParseReach(cfg.NodePortAddresses); err != nil {
-		return nil, usageError{fmt.Errorf("option nodeport-addresses: %w", err)}
+		return nil, config.UsageError{Err: fmt.Errorf("option nodeport-addresses: %w", err)}
 	}
 	if packets.Devices.None() {
 		return packets, nil
@@ -65,7 +65,7 @@ func snatPorts(cfg *config.Config) (model.PortRange, error) {
 	}
 	ports := cfg.SourcePorts()
 	if err := taken.Check(ports); err != nil {
-		return ports, usageError{fmt.Errorf("option snat-ports: %w", err)}
+		return ports, config.UsageError{Err: fmt.Errorf("option snat-ports: %w", err)}
 	}
 	return ports, nil
 }

@@ -108,14 +108,14 @@ func (p hostPorts) Await(pod model.Name) error {
 // and no device to change. It also rejects a kind of device that the kernel lacks.
 func checkPodNetwork(cfg *config.Config) error {
 	if cfg.L7Proxies != "" && cfg.PodNetwork != "main" {
-		return usageError{fmt.Errorf("--l7-proxies=%s needs --pod-network=main, and it is %s", cfg.L7Proxies, cfg.PodNetwork)}
+		return config.UsageError{Err: fmt.Errorf("--l7-proxies=%s needs --pod-network=main, and it is %s", cfg.L7Proxies, cfg.PodNetwork)}
 	}
 	if cfg.CNIConfDir != "" && cfg.PodNetwork != "main" {
-		return usageError{fmt.Errorf("--cni-conf-dir=%s needs --pod-network=main, and it is %s: after another plugin, add fairlead-cni to that plugin's configuration",
+		return config.UsageError{Err: fmt.Errorf("--cni-conf-dir=%s needs --pod-network=main, and it is %s: after another plugin, add fairlead-cni to that plugin's configuration",
 			cfg.CNIConfDir, cfg.PodNetwork)}
 	}
 	if cfg.PodDevice == string(cni.Netkit) && cfg.PodNetwork != "main" {
-		return usageError{fmt.Errorf("--pod-device=netkit needs --pod-network=main, and it is %s: another plugin creates the devices of pods",
+		return config.UsageError{Err: fmt.Errorf("--pod-device=netkit needs --pod-network=main, and it is %s: another plugin creates the devices of pods",
 			cfg.PodNetwork)}
 	}
 	if cfg.PodDevice == string(cni.Netkit) {
@@ -124,18 +124,18 @@ func checkPodNetwork(cfg *config.Config) error {
 		}
 	}
 	if cfg.BigTCP == "true" && cfg.PodNetwork != "main" {
-		return usageError{fmt.Errorf("--big-tcp=true needs --pod-network=main, and it is %s: another plugin creates the devices of pods",
+		return config.UsageError{Err: fmt.Errorf("--big-tcp=true needs --pod-network=main, and it is %s: another plugin creates the devices of pods",
 			cfg.PodNetwork)}
 	}
 	if cfg.Bandwidth == "true" && cfg.PodNetwork == "off" {
-		return usageError{errors.New("--bandwidth=true needs --pod-network=main, or chained: without either, the agent does not know the devices of pods")}
+		return config.UsageError{Err: errors.New("--bandwidth=true needs --pod-network=main, or chained: without either, the agent does not know the devices of pods")}
 	}
 	if cfg.BBR != "false" && cfg.PodNetwork != "main" {
-		return usageError{fmt.Errorf("--bbr=%s needs --pod-network=main, and it is %s: another plugin decides which way pods' packets take",
+		return config.UsageError{Err: fmt.Errorf("--bbr=%s needs --pod-network=main, and it is %s: another plugin decides which way pods' packets take",
 			cfg.BBR, cfg.PodNetwork)}
 	}
 	if cfg.BBR != "false" && cfg.Bandwidth != "true" {
-		return usageError{fmt.Errorf("--bbr=%s needs --bandwidth=true, which makes packets wait until the time that their socket set",
+		return config.UsageError{Err: fmt.Errorf("--bbr=%s needs --bandwidth=true, which makes packets wait until the time that their socket set",
 			cfg.BBR)}
 	}
 	return nil

@@ -107,7 +107,7 @@ func sameConfig(origins []config.Origin) (*config.Config, error) {
 func nodeOf(cfg *config.Config, status *observe.Status) (*preflight.Node, error) {
 	filter, err := devices.ParseFilter(cfg.Devices)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("option devices: %w", err)}
+		return nil, config.UsageError{Err: fmt.Errorf("option devices: %w", err)}
 	}
 	own := ownAddresses()
 	find := func() ([]devices.Device, error) { return devices.Detect(filter, own) }

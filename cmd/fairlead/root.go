@@ -42,12 +42,6 @@ type env struct {
 	Args           []string
 }
 
-// usageError is a mistake in the command line, the environment or the configuration.
-type usageError struct{ error }
-
-// Unwrap returns the cause.
-func (e usageError) Unwrap() error { return e.error }
-
 // degradedError says that the command succeeded and found the node degraded.
 type degradedError struct{ findings []string }
 
@@ -77,8 +71,8 @@ func execute(ctx context.Context, env *env) int {
 	if err == nil {
 		return exitOK
 	}
-	if !inv.started && !errors.As(err, new(usageError)) {
-		err = usageError{err}
+	if !inv.started && !errors.As(err, new(config.UsageError)) {
+		err = config.UsageError{Err: err}
 	}
 	fmt.Fprintf(env.Stderr, "fairlead: %v\n", err)
 	code := exitCode(err)
@@ -91,7 +85,7 @@ func execute(ctx context.Context, env *env) int {
 func exitCode(err error) int {
 	var unreachable *api.UnreachableError
 	switch {
-	case errors.As(err, new(usageError)):
+	case errors.As(err, new(config.UsageError)):
 		return exitUsage
 	case errors.As(err, &unreachable):
 		return exitUnreachable
@@ -111,7 +105,7 @@ func newRootCommand(inv *invocation) *cobra.Command {
 		Version:       version(),
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			if err := checkFormat(inv.format); err != nil {
-				return usageError{err}
+				return config.UsageError{Err: err}
 			}
 			inv.started = true
 			return nil
@@ -171,7 +165,7 @@ func completeWords(cmd *cobra.Command, flag string, words []string) {
 func (inv *invocation) config(cmd *cobra.Command) (*config.Config, error) {
 	cfg, err := config.Load(cmd.Flags(), inv.Environ)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, config.UsageError{Err: err}
 	}
 	return cfg, nil
 }

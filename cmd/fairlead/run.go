@@ -8,6 +8,7 @@ import (
 	stdmaps "maps"
 	"time"
 
+	"fairlead.io/fairlead/pkg/agent/life"
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
@@ -90,7 +91,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if agent.metrics, err = newMetrics(agent); err != nil {
 		return err
 	}
-	notifier := newDegradedNotifier(agent.degraded, agent.store, around.events, log)
+	notifier := life.NewDegradedNotifier(agent.degraded, postNode(store, around.events), log)
 	agent.policies = agent.newPolicyWatch(around, log)
 	agent.accelerator = agent.newAccelerator(log)
 	agent.servers = agent.newServers(log)
@@ -110,22 +111,22 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 
 	// Others may use the state directory until the server has its lock.
 	var ends func()
-	agent.before, ends = beginLife(cfg.StateDir, log)
+	agent.before, ends = life.Begin(cfg.StateDir, log)
 	defer ends()
-	running := newTasks(ctx)
-	defer running.end()
-	ctx, start := running.ctx, running.start
+	running := life.NewTasks(ctx)
+	defer running.End()
+	ctx, start := running.Context(), running.Start
 	start("api", server.Serve)
 	start("monitor", agent.endMonitors)
 	for _, s := range agent.servers {
 		start("server", s.Run)
 	}
 	start("source", src.Run)
-	start("notifier", notifier.run)
+	start("notifier", notifier.Run)
 	start("policies", agent.policies.run)
 	if !path.Adopted() {
 		if err := createMaps(ctx, path, store); err != nil {
-			return stopped(ctx, err)
+			return running.Ended(err)
 		}
 	}
 	// Programs of an earlier agent missed changes that the rangeEpochs must tell them of.
@@ -141,7 +142,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	agent.makeRoom(log)
 	agent.startFollower(start, log)
 	report := reporter(log, around.events)
-	checks := agent.newServiceChecks(func(run func(context.Context)) { running.Go(func() { run(ctx) }) }, log)
+	checks := agent.newServiceChecks(running.Spawn, log)
 	reconciler, err := reconcile.New(reconcile.Config{
 		Store:  store,
 		Tables: tablesOf(path),
@@ -181,22 +182,10 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	start("devices", func(ctx context.Context) error { return path.Watch(ctx, store.SelfChanged(), setLocal) })
 	start("reconcile", func(ctx context.Context) error { return errors.Join(reconciler.Run(ctx), rangeEpochs.Close()) })
 	start("optout", controller.Run)
-	start("announcement", agent.newAnnouncement(around.node, log).run)
+	start("announcement", agent.newAnnouncement(around.node, log).Run)
 	start("sweep", func(ctx context.Context) error { return path.WatchRows(ctx, mostClients(log)) })
 	log.Info("running", "node", cfg.NodeName, "source", cfg.Source, "adopted", path.Adopted(), "cgroup", path.CgroupRoot())
-	<-ctx.Done()
-	return stopped(ctx, nil)
-}
-
-// stopped distinguishes an agent that was asked to stop, which returns nil, from one that failed.
-func stopped(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
-		return err
-	}
-	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
-		return cause
-	}
-	return nil
+	return running.Wait()
 }
 
 // createMaps creates the maps of a cold start, as large as the delivered objects need. It waits for

@@ -46,13 +46,13 @@ type tried struct {
 func outsideTrial(ctx context.Context, cfg *config.Config, src string, q *observe.Question, device string, probes int) (*tried, error) {
 	if src == "node" || probes > 0 {
 		if device != "" {
-			return nil, usageError{errors.New("--device is for clients outside: neither a process of the node nor a probe has one")}
+			return nil, config.UsageError{Err: errors.New("--device is for clients outside: neither a process of the node nor a probe has one")}
 		}
 		return nil, nil
 	}
 	source, err := clientOf(src)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, config.UsageError{Err: err}
 	}
 	if source.Addr().Is4() != q.Destination.Addr().Unmap().Is4() && device == "" {
 		return nil, nil

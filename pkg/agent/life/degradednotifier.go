@@ -1,22 +1,19 @@
-package main
+package life
 
 import (
 	"context"
 	"log/slog"
 	"strings"
 	"time"
-
-	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/observe"
 )
 
 // notifyEvery is how often the notifier asks for findings. It reports a node as degraded when two answers in a row
 // find it so, because a start, or a change that is retried, is over by then.
 const notifyEvery = 15 * time.Second
 
-// degradedNotifier reports, by events and in the log, when the node becomes degraded and when it recovers.
+// DegradedNotifier reports, by events and in the log, when the node becomes degraded and when it recovers.
 // The findings may change while the node is degraded; only the first are reported.
-type degradedNotifier struct {
+type DegradedNotifier struct {
 	findings func() []string // returns why the node is degraded
 	post     func(warning bool, reason, message string) bool
 	log      *slog.Logger
@@ -25,27 +22,16 @@ type degradedNotifier struct {
 	announced bool // the last event said that the node is degraded
 }
 
-func newDegradedNotifier(findings func() []string, store *model.Store, events eventSink, log *slog.Logger) *degradedNotifier {
-	h := &degradedNotifier{findings: findings, post: func(bool, string, string) bool { return true }, log: log}
-	if events != nil {
-		h.post = func(warning bool, reason, message string) bool {
-			return events.Node(store.Self().UID, warning, reason, message)
-		}
+// NewDegradedNotifier returns a notifier that posts events with post, which may be nil.
+func NewDegradedNotifier(findings func() []string, post func(warning bool, reason, message string) bool, log *slog.Logger) *DegradedNotifier {
+	if post == nil {
+		post = func(bool, string, string) bool { return true }
 	}
-	return h
+	return &DegradedNotifier{findings: findings, post: post, log: log}
 }
 
-// degraded returns why the node is degraded.
-func (a *agent) degraded() []string {
-	var status observe.Status
-	reading, err := a.measure()
-	a.fillMaps(&status, &reading)
-	a.complete(&status, err)
-	return status.Degraded
-}
-
-// run asks for findings until the context ends.
-func (h *degradedNotifier) run(ctx context.Context) error {
+// Run asks for findings until the context ends.
+func (h *DegradedNotifier) Run(ctx context.Context) error {
 	again := time.NewTicker(notifyEvery)
 	defer again.Stop()
 	for {
@@ -60,7 +46,7 @@ func (h *degradedNotifier) run(ctx context.Context) error {
 
 // step acts on the findings. An event that cannot be posted now, because a similar one was
 // posted shortly before, is posted later if it still applies.
-func (h *degradedNotifier) step(degraded []string) {
+func (h *DegradedNotifier) step(degraded []string) {
 	ill := len(degraded) > 0
 	switch {
 	case ill && h.before && !h.announced:

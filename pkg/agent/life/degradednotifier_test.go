@@ -1,4 +1,4 @@
-package main
+package life
 
 import (
 	"log/slog"
@@ -28,7 +28,7 @@ func TestDegradedNotifier(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			posted, at := map[int]string{}, 0
-			h := &degradedNotifier{log: slog.New(slog.DiscardHandler), post: func(warning bool, reason, message string) bool {
+			h := &DegradedNotifier{log: slog.New(slog.DiscardHandler), post: func(warning bool, reason, message string) bool {
 				if slices.Contains(test.refused, at) {
 					return false
 				}

@@ -1,4 +1,4 @@
-package main
+package life
 
 import (
 	"context"
@@ -14,8 +14,8 @@ func TestAnnouncement(t *testing.T) {
 	var announced []string
 	due := map[string]bool{"a": true, "b": true}
 	unready, fails := errors.New("not yet"), map[string]error{}
-	telling := func(what string) step {
-		return step{what, func() bool { return due[what] }, func(context.Context) error {
+	telling := func(what string) Step {
+		return Step{what, func() bool { return due[what] }, func(context.Context) error {
 			announced = append(announced, what)
 			if fails[what] == nil {
 				delete(due, what)
@@ -23,7 +23,7 @@ func TestAnnouncement(t *testing.T) {
 			return fails[what]
 		}}
 	}
-	n := &announcement{steps: []step{telling("a"), telling("b")}, ready: func() error { return unready }, log: slog.New(slog.DiscardHandler)}
+	n := &Announcement{steps: []Step{telling("a"), telling("b")}, ready: func() error { return unready }, log: slog.New(slog.DiscardHandler)}
 	steps := func(what string, want ...string) {
 		t.Helper()
 		announced = nil
@@ -31,7 +31,7 @@ func TestAnnouncement(t *testing.T) {
 		if !slices.Equal(announced, want) {
 			t.Errorf("%s: announced %q, want %q", what, announced, want)
 		}
-		if acted := len(want) > 0; (pause == announceRetry) != acted || (pause == announceEvery) == acted {
+		if acted := len(want) > 0; (pause == announceRetry) != acted || (pause == AnnounceEvery) == acted {
 			t.Errorf("%s: looks again after %v", what, pause)
 		}
 	}

@@ -2,60 +2,15 @@ package main
 
 import (
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/test/rig"
 )
-
-// An agent that was killed is counted by the next one, until the node starts again; one that ended
-// by itself is not.
-func TestStarts(t *testing.T) {
-	dir, now := t.TempDir(), time.Unix(1000, 0)
-	start := func(boot string, killed, lately int) starts {
-		t.Helper()
-		s, err := noteStart(dir, boot, now)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if have := lifeStatus(s, now); have.Killed != killed || have.KilledLately != lately {
-			t.Errorf("%d were killed, %d lately, want %d and %d", have.Killed, have.KilledLately, killed, lately)
-		}
-		return s
-	}
-	start("one", 0, 0)
-	s := start("one", 1, 1)
-	if err := s.noteEnd(dir); err != nil {
-		t.Fatal(err)
-	}
-	start("one", 1, 1)
-	now = now.Add(observe.KilledPeriod)
-	start("one", 2, 1)
-	for n := range 2 * mostNoted {
-		s = start("one", 3+n, min(mostNoted, 2+n))
-	}
-	if len(s.Noted) != mostNoted {
-		t.Errorf("%d times are noted", len(s.Noted))
-	}
-	start("two", 0, 0)
-	if err := os.WriteFile(startsFile(dir), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := noteStart(dir, "two", now); err == nil {
-		t.Error("a damaged record is read")
-	}
-	start("two", 1, 1)
-	if _, err := noteStart(filepath.Join(dir, "gone"), "two", now); err == nil {
-		t.Error("a record without a directory is written")
-	}
-}
 
 // TestKilledAgent checks that a node whose agent is killed again and again is degraded and says so,
 // and that an agent that is told to end does not count.

@@ -1,4 +1,4 @@
-package main
+package life
 
 import (
 	"encoding/json"
@@ -18,22 +18,23 @@ import (
 // mostNoted is how many ends of agents are remembered with their times.
 const mostNoted = 64
 
-// starts is the agents' record of themselves, in a file of the state directory: an agent that is
+// Starts is the agents' record of themselves, in a file of the state directory: an agent that is
 // killed cannot say so, but the next one can.
-type starts struct {
+type Starts struct {
 	Boot    string      `json:"boot"`
 	Running bool        `json:"running"` // an agent has started, and has not said that it ends
 	Killed  int         `json:"killed"`  // agents that ended without saying so
 	Noted   []time.Time `json:"noted,omitempty"`
 }
 
-func startsFile(dir string) string { return filepath.Join(dir, "starts") }
+// StartsFile returns the file of the record in a state directory.
+func StartsFile(dir string) string { return filepath.Join(dir, "starts") }
 
 // noteStart records that an agent starts at a time, and returns what is known of those before it. A
 // record of before the node was started, and one that cannot be read, counts as none.
-func noteStart(dir, boot string, now time.Time) (starts, error) {
-	var s starts
-	content, err := os.ReadFile(startsFile(dir))
+func noteStart(dir, boot string, now time.Time) (Starts, error) {
+	var s Starts
+	content, err := os.ReadFile(StartsFile(dir))
 	if err == nil {
 		err = json.Unmarshal(content, &s)
 	}
@@ -41,7 +42,7 @@ func noteStart(dir, boot string, now time.Time) (starts, error) {
 		err = nil
 	}
 	if err != nil || s.Boot != boot {
-		s = starts{Boot: boot}
+		s = Starts{Boot: boot}
 	}
 	if s.Running {
 		s.Killed++
@@ -53,34 +54,34 @@ func noteStart(dir, boot string, now time.Time) (starts, error) {
 }
 
 // noteEnd records that the agent ends by itself.
-func (s starts) noteEnd(dir string) error {
+func (s Starts) noteEnd(dir string) error {
 	s.Running = false
 	return s.write(dir)
 }
 
-func (s starts) write(dir string) error {
+func (s Starts) write(dir string) error {
 	content, err := json.Marshal(s)
 	if err != nil {
 		return fmt.Errorf("encode the record of starts: %w", err)
 	}
-	staged := startsFile(dir) + ".new"
+	staged := StartsFile(dir) + ".new"
 	if err := os.WriteFile(staged, content, 0o600); err != nil {
 		_ = os.Remove(staged) // what is left of it
 		return fmt.Errorf("record the start: %w", err)
 	}
-	if err := os.Rename(staged, startsFile(dir)); err != nil {
+	if err := os.Rename(staged, StartsFile(dir)); err != nil {
 		return fmt.Errorf("record the start: %w", err)
 	}
 	return nil
 }
 
-// beginLife records the start of this agent, whose state directory nobody else uses. It returns a
+// Begin records the start of this agent, whose state directory nobody else uses. It returns a
 // function that records its end. Without a record the agent runs all the same.
-func beginLife(dir string, log *slog.Logger) (starts, func()) {
+func Begin(dir string, log *slog.Logger) (Starts, func()) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		log.Warn("cannot record the start of the agent", "error", err)
-		return starts{}, func() {}
+		return Starts{}, func() {}
 	}
 	s, err := noteStart(dir, strings.TrimSpace(string(boot)), time.Now())
 	if err != nil {
@@ -96,8 +97,8 @@ func beginLife(dir string, log *slog.Logger) (starts, func()) {
 	}
 }
 
-// lifeStatus returns how the agent itself is doing.
-func lifeStatus(s starts, now time.Time) *observe.AgentStatus {
+// Status returns how the agent itself is doing.
+func (s Starts) Status(now time.Time) *observe.AgentStatus {
 	status := &observe.AgentStatus{Killed: s.Killed}
 	for _, at := range s.Noted {
 		status.LastKilled = at
