@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"fairlead.io/fairlead/pkg/agent/cluster"
 	"fairlead.io/fairlead/pkg/agent/life"
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/config"
@@ -23,12 +24,12 @@ import (
 // the pod network, and attaches only the programs that let connections bypass TCP.
 type lone struct {
 	cfg         *config.Config
-	source      source
+	source      cluster.Source
 	store       *model.Store
 	started     time.Time
 	before      life.Starts
 	accelerator *accelerator
-	annotations *annotationWatch
+	annotations *cluster.AnnotationWatch
 	metrics     *metrics.Metrics
 	servers     []*health.Server
 }
@@ -48,13 +49,13 @@ func runAccelerateOnly(ctx context.Context, cfg *config.Config, level *slog.Leve
 	if a.accelerator, err = a.newAccelerator(log); err != nil {
 		return err
 	}
-	src, around, err := newSource(cfg, a.store, log)
+	src, around, err := cluster.NewSource(cfg, a.store, version(), log)
 	if err != nil {
 		return err
 	}
 	a.source = src
-	report := reporter(log, around.events)
-	a.annotations = &annotationWatch{store: a.store, report: report, log: log}
+	report := reporter(log, around.Events)
+	a.annotations = cluster.NewAnnotationWatch(a.store, report, log)
 	a.metrics = metrics.NewAccelerateOnly(buildOf(), a.sample)
 	a.servers = a.newServers(log)
 	server, err := api.NewServer(cfg.SocketPath(), a.handlers(level))
@@ -71,8 +72,8 @@ func runAccelerateOnly(ctx context.Context, cfg *config.Config, level *slog.Leve
 		running.Start("server", s.Run)
 	}
 	running.Start("source", src.Run)
-	running.Start("annotations", a.annotations.run)
-	running.Start("notifier", life.NewDegradedNotifier(a.degraded, postNode(a.store, around.events), log).Run)
+	running.Start("annotations", a.annotations.Run)
+	running.Start("notifier", life.NewDegradedNotifier(a.degraded, postNode(a.store, around.Events), log).Run)
 	if err := a.accelerator.start(running.Start, report); err != nil {
 		return err
 	}
@@ -105,7 +106,7 @@ func (a *lone) status() observe.Status {
 	s := observe.Status{Version: version(), Mode: a.cfg.Mode, Node: a.cfg.NodeName, Started: a.started, Agent: a.before.Status(time.Now()), Problems: a.problems()}
 	missing := a.store.Unsynced()
 	s.Source = &observe.SourceStatus{Kind: a.cfg.Source, Synced: len(missing) == 0, Missing: missing}
-	a.source.fill(s.Source)
+	a.source.Fill(s.Source)
 	s.Sockmap = a.accelerator.status()
 	s.Judge()
 	s.Degraded = append(s.Degraded, faultsOf(a.servers)...)
@@ -115,12 +116,12 @@ func (a *lone) status() observe.Status {
 func (a *lone) degraded() []string { return a.status().Degraded }
 
 func (a *lone) problems() []observe.Problem {
-	return append(a.annotations.problems(), a.accelerator.problems()...)
+	return append(a.annotations.Problems(), a.accelerator.problems()...)
 }
 
 func (a *lone) sample() metrics.Sample {
 	status := a.status()
-	s := metrics.Sample{Degraded: len(status.Degraded) > 0, Source: a.source.sample(), Sockmap: status.Sockmap, Reasons: map[string]int{}}
+	s := metrics.Sample{Degraded: len(status.Degraded) > 0, Source: a.source.Sample(), Sockmap: status.Sockmap, Reasons: map[string]int{}}
 	for _, p := range status.Problems {
 		s.Reasons[p.Reason]++
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
+	"fairlead.io/fairlead/pkg/agent/cluster"
 	"fairlead.io/fairlead/pkg/agent/life"
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/bigtcp"
@@ -40,7 +41,7 @@ import (
 type agent struct {
 	cfg     *config.Config
 	path    *datapath.Datapath
-	source  source
+	source  cluster.Source
 	store   *model.Store
 	started time.Time
 	before  life.Starts // agents before this one
@@ -50,7 +51,7 @@ type agent struct {
 	gauge    *observe.Gauge
 	servers  []*health.Server
 	hub      *monitor.Hub
-	policies *policyWatch // nil if objects come from files
+	policies *cluster.PolicyWatch // nil if objects come from files
 	// accelerator is set before other goroutines start.
 	accelerator *accelerator
 
@@ -119,11 +120,11 @@ watch Services, and only lets connections within the node bypass TCP, for the se
 
 // reporter returns a function that reports problems of objects: always in the log, and as events if
 // there is a cluster to post them to.
-func reporter(log *slog.Logger, events eventSink) func(model.Key, string, model.Problem) {
+func reporter(log *slog.Logger, events cluster.Events) func(model.Key, string, model.Problem) {
 	return func(key model.Key, uid string, problem model.Problem) {
-		level, tell := slog.LevelWarn, eventSink.Warn
+		level, tell := slog.LevelWarn, cluster.Events.Warn
 		if problem.Notice() {
-			level, tell = slog.LevelInfo, eventSink.Notice
+			level, tell = slog.LevelInfo, cluster.Events.Notice
 		}
 		log.Log(context.Background(), level, problem.Message, "object", key.String(), "reason", problem.Reason)
 		// The API server does not know a pod that the runtime did not name, nor an option.
@@ -174,7 +175,7 @@ func (a *agent) degraded() []string {
 }
 
 // NewAnnouncement returns who is told that this node can serve pods.
-func (a *agent) newAnnouncement(node nodeObject, log *slog.Logger) *life.Announcement {
+func (a *agent) newAnnouncement(node cluster.NodeObject, log *slog.Logger) *life.Announcement {
 	var steps []life.Step
 	main, written := a.cfg.PodNetwork == "main", a.cfg.CNIConfDir == ""
 	if !written {
@@ -214,7 +215,7 @@ func (a *agent) unready() error {
 }
 
 // postNode returns a function that posts events about this node, or nil without a cluster.
-func postNode(store *model.Store, events eventSink) func(warning bool, reason, message string) bool {
+func postNode(store *model.Store, events cluster.Events) func(warning bool, reason, message string) bool {
 	if events == nil {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"fairlead.io/fairlead/pkg/agent/cluster"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/observe"
 )
@@ -49,7 +50,7 @@ func (a *agent) complete(s *observe.Status, err error) {
 	s.Version, s.Node, s.Started, s.Agent = version(), a.cfg.NodeName, a.started, a.before.Status(time.Now())
 	missing := a.store.Unsynced()
 	s.Source = &observe.SourceStatus{Kind: a.cfg.Source, Synced: len(missing) == 0, Missing: missing}
-	a.source.fill(s.Source)
+	a.source.Fill(s.Source)
 	if r := a.current(); r != nil {
 		stats := r.Stats()
 		s.Reconcile = &observe.ReconcileState{
@@ -74,7 +75,7 @@ func (a *agent) complete(s *observe.Status, err error) {
 	if s.Snat != nil {
 		s.Snat.Uses = a.snatUses(s.Snat.RefusedLately > 0)
 	}
-	s.PodNetwork, s.Policies, s.Sockmap = a.podStatus(), a.policies.status(), a.accelerator.status()
+	s.PodNetwork, s.Policies, s.Sockmap = a.podStatus(), a.policies.Status(), a.accelerator.status()
 	attached, failed := a.path.Status()
 	fillPins(s.Pins, &attached.Pins)
 	s.Disbelieved = a.nodes.Refused()
@@ -140,7 +141,7 @@ func fillPins(s *observe.PinStatus, from *datapath.Pins) {
 
 // reportPins returns a function that posts an event about pins that had to be restored. The log has it
 // already.
-func (a *agent) reportPins(events eventSink) func(names []string) {
+func (a *agent) reportPins(events cluster.Events) func(names []string) {
 	return func(names []string) {
 		if events != nil {
 			events.Node(a.store.Self().UID, true, "PinsRemoved", fmt.Sprintf("Somebody removed pins of maps of this node (%s). They are restored, and nothing "+

@@ -62,7 +62,7 @@ func (a *agent) sample() metrics.Sample {
 			Pins: status.Pins,
 		},
 		Waiting: a.waiting(),
-		Source:  a.source.sample(),
+		Source:  a.source.Sample(),
 	}
 	if p := status.Policies; p != nil {
 		s.Policies = p.Count

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"fairlead.io/fairlead/pkg/agent/cluster"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/lb"
@@ -14,7 +15,6 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/monitor"
 	"fairlead.io/fairlead/pkg/reconcile"
-	"fairlead.io/fairlead/pkg/source/file"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -66,7 +66,11 @@ func largeAgent(b *testing.B, services int, problems bool) *agent {
 	b.Cleanup(func() { check(path.Close()) })
 	check(path.Create(reconcile.Estimate(store)))
 	check(path.Attach())
-	a := &agent{cfg: cfg, path: path, store: store, source: fileSource{file.New(cfg.Source, store, log)}, hub: monitor.NewHub(monitor.Config{})}
+	src, _, err := cluster.NewSource(cfg, store, "", log)
+	if err != nil {
+		b.Fatal(err)
+	}
+	a := &agent{cfg: cfg, path: path, store: store, source: src, hub: monitor.NewHub(monitor.Config{})}
 	a.metrics, err = newMetrics(a)
 	check(err)
 	a.reconciler, err = reconcile.New(reconcile.Config{

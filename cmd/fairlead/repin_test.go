@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 
+	"fairlead.io/fairlead/pkg/agent/cluster"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/model"
 )
@@ -100,7 +101,7 @@ func TestRemovedPins(t *testing.T) {
 
 // nodeEvents keeps the events about the node.
 type nodeEvents struct {
-	eventSink
+	cluster.Events
 	list []string
 }
 

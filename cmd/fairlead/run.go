@@ -8,6 +8,7 @@ import (
 	stdmaps "maps"
 	"time"
 
+	"fairlead.io/fairlead/pkg/agent/cluster"
 	"fairlead.io/fairlead/pkg/agent/life"
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/config"
@@ -82,7 +83,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		return err
 	}
 	setLocal(local) // before the first compile
-	src, around, err := newSource(cfg, store, log)
+	src, around, err := cluster.NewSource(cfg, store, version(), log)
 	if err != nil {
 		return err
 	}
@@ -91,8 +92,8 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if agent.metrics, err = newMetrics(agent); err != nil {
 		return err
 	}
-	notifier := life.NewDegradedNotifier(agent.degraded, postNode(store, around.events), log)
-	agent.policies = agent.newPolicyWatch(around, log)
+	notifier := life.NewDegradedNotifier(agent.degraded, postNode(store, around.Events), log)
+	agent.policies = cluster.NewPolicyWatch(around, func() string { return store.Self().UID }, log)
 	agent.accelerator = agent.newAccelerator(log)
 	agent.servers = agent.newServers(log)
 	agent.hub = agent.newHub(log)
@@ -123,7 +124,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	}
 	start("source", src.Run)
 	start("notifier", notifier.Run)
-	start("policies", agent.policies.run)
+	start("policies", agent.policies.Run)
 	if !path.Adopted() {
 		if err := createMaps(ctx, path, store); err != nil {
 			return running.Ended(err)
@@ -141,7 +142,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	}
 	agent.makeRoom(log)
 	agent.startFollower(start, log)
-	report := reporter(log, around.events)
+	report := reporter(log, around.Events)
 	checks := agent.newServiceChecks(running.Spawn, log)
 	reconciler, err := reconcile.New(reconcile.Config{
 		Store:  store,
@@ -177,12 +178,12 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		return err
 	}
 	start("attachment", path.WatchAttachment)
-	start("pins", func(ctx context.Context) error { return path.WatchPins(ctx, agent.reportPins(around.events)) })
+	start("pins", func(ctx context.Context) error { return path.WatchPins(ctx, agent.reportPins(around.Events)) })
 	start("nodes", agent.nodes.Run)
 	start("devices", func(ctx context.Context) error { return path.Watch(ctx, store.SelfChanged(), setLocal) })
 	start("reconcile", func(ctx context.Context) error { return errors.Join(reconciler.Run(ctx), rangeEpochs.Close()) })
 	start("optout", controller.Run)
-	start("announcement", agent.newAnnouncement(around.node, log).Run)
+	start("announcement", agent.newAnnouncement(around.Node, log).Run)
 	start("sweep", func(ctx context.Context) error { return path.WatchRows(ctx, mostClients(log)) })
 	log.Info("running", "node", cfg.NodeName, "source", cfg.Source, "adopted", path.Adopted(), "cgroup", path.CgroupRoot())
 	return running.Wait()

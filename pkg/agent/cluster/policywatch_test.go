@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"context"
@@ -12,14 +12,14 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// TestPolicyWatch gives a policyWatch a series of looks, each of which counts so many policies, or
+// TestPolicyWatch gives a PolicyWatch a series of counts, each of which finds so many policies, or
 // fails if it is -1. Posts are refused if they come too soon.
 func TestPolicyWatch(t *testing.T) {
 	for _, test := range []struct {
 		name    string
-		looks   []int
-		refused []int // at these looks
-		posts   []int // looks that posted
+		counts  []int
+		refused []int // at these counts
+		posts   []int // counts that posted
 		count   *int
 		fault   string
 	}{
@@ -35,15 +35,15 @@ func TestPolicyWatch(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var posts []int
 			at := 0
-			p := &policyWatch{log: slog.New(slog.DiscardHandler),
+			p := &PolicyWatch{log: slog.New(slog.DiscardHandler),
 				count: func(context.Context) (int, error) {
-					if test.looks[at] < 0 {
+					if test.counts[at] < 0 {
 						return 0, errors.New("forbidden")
 					}
-					return test.looks[at], nil
+					return test.counts[at], nil
 				},
 				post: func(message string) bool {
-					if message != unenforced(test.looks[at]) {
+					if message != unenforced(test.counts[at]) {
 						t.Errorf("posted %q", message)
 					}
 					if slices.Contains(test.refused, at) {
@@ -52,13 +52,13 @@ func TestPolicyWatch(t *testing.T) {
 					posts = append(posts, at)
 					return true
 				}}
-			for at = range test.looks {
+			for at = range test.counts {
 				p.recount(t.Context())
 			}
 			if diff := cmp.Diff(test.posts, posts); diff != "" {
-				t.Errorf("events by look (-want +got):\n%s", diff)
+				t.Errorf("events by count (-want +got):\n%s", diff)
 			}
-			if s := p.status(); !cmp.Equal(s.Count, test.count) || s.Error != test.fault || s.Enforced || s.Checked.IsZero() != (s.Count == nil) {
+			if s := p.Status(); !cmp.Equal(s.Count, test.count) || s.Error != test.fault || s.Enforced || s.Checked.IsZero() != (s.Count == nil) {
 				t.Errorf("status %+v", s)
 			}
 		})
@@ -68,8 +68,8 @@ func TestPolicyWatch(t *testing.T) {
 // TestNoPolicyWatch checks that if objects come from files, there are no policies to count, and
 // nothing is said about them.
 func TestNoPolicyWatch(t *testing.T) {
-	p := (&agent{}).newPolicyWatch(cluster{}, slog.New(slog.DiscardHandler))
-	if p != nil || p.status() != (*observe.PolicyStatus)(nil) || p.run(t.Context()) != nil {
+	p := NewPolicyWatch(API{}, nil, slog.New(slog.DiscardHandler))
+	if p != nil || p.Status() != (*observe.PolicyStatus)(nil) || p.Run(t.Context()) != nil {
 		t.Errorf("the agent counts policies: %+v", p)
 	}
 }

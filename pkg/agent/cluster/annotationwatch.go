@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"context"
@@ -10,9 +10,9 @@ import (
 	objects "fairlead.io/fairlead/pkg/source"
 )
 
-// annotationWatch reports invalid accelerate annotations of pods and namespaces, in an agent
+// AnnotationWatch reports invalid accelerate annotations of pods and namespaces, in an agent
 // without the reconciler that would otherwise report them.
-type annotationWatch struct {
+type AnnotationWatch struct {
 	store  *model.Store
 	report func(model.Key, string, model.Problem)
 	log    *slog.Logger
@@ -22,8 +22,13 @@ type annotationWatch struct {
 	found    []observe.Problem
 }
 
-// run scans whenever something has changed, until the context ends.
-func (w *annotationWatch) run(ctx context.Context) error {
+// NewAnnotationWatch returns a watch that reports to the objects' authors with report.
+func NewAnnotationWatch(store *model.Store, report func(model.Key, string, model.Problem), log *slog.Logger) *AnnotationWatch {
+	return &AnnotationWatch{store: store, report: report, log: log}
+}
+
+// Run scans whenever something has changed, until the context ends.
+func (w *AnnotationWatch) Run(ctx context.Context) error {
 	for {
 		w.scan()
 		select {
@@ -37,7 +42,7 @@ func (w *annotationWatch) run(ctx context.Context) error {
 
 // scan reports new problems. It also drains the queue of dirty objects, because nothing compiles
 // them here.
-func (w *annotationWatch) scan() {
+func (w *AnnotationWatch) scan() {
 	w.store.TakeDirty()
 	reported, found := map[string]bool{}, []observe.Problem(nil)
 	note := func(object, uid string, list []model.Problem, report func(model.Problem)) {
@@ -65,8 +70,8 @@ func (w *annotationWatch) scan() {
 	w.reported, w.found = reported, found
 }
 
-// problems lists the problems that the last scan found.
-func (w *annotationWatch) problems() []observe.Problem {
+// Problems lists the problems that the last scan found.
+func (w *AnnotationWatch) Problems() []observe.Problem {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append([]observe.Problem{}, w.found...)

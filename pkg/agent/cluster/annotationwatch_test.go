@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"log/slog"
@@ -15,7 +15,7 @@ import (
 // it; problems that do not concern this agent are not reported.
 func TestAnnotationWatch(t *testing.T) {
 	store, reported := model.NewStore("node-a"), []string{}
-	w := &annotationWatch{store: store, log: slog.New(slog.DiscardHandler), report: func(key model.Key, uid string, p model.Problem) {
+	w := &AnnotationWatch{store: store, log: slog.New(slog.DiscardHandler), report: func(key model.Key, uid string, p model.Problem) {
 		reported = append(reported, key.String()+" "+uid+" "+p.Message)
 	}}
 	pod := func(uid string, problems ...model.Problem) {
@@ -30,7 +30,7 @@ func TestAnnotationWatch(t *testing.T) {
 		if diff := cmp.Diff(append([]string{}, want...), reported); diff != "" {
 			t.Errorf("%s (-want +reported):\n%s", what, diff)
 		}
-		if found := w.problems(); len(found) != problems {
+		if found := w.Problems(); len(found) != problems {
 			t.Errorf("%s: %v", what, found)
 		}
 		if left := store.TakeDirty(); len(left) > 0 {
@@ -49,7 +49,7 @@ func TestAnnotationWatch(t *testing.T) {
 	step("wrong again", 1, "pod:shop/web 2 wrong")
 	store.SetNamespace(&model.Namespace{Name: "shop", Problems: []model.Problem{wrong}})
 	step("a namespace", 2)
-	if have := w.problems()[1]; have != (observe.Problem{Object: "namespace:shop", Reason: wrong.Reason, Message: "wrong"}) {
+	if have := w.Problems()[1]; have != (observe.Problem{Object: "namespace:shop", Reason: wrong.Reason, Message: "wrong"}) {
 		t.Errorf("%+v", have)
 	}
 }

@@ -1,4 +1,5 @@
-package main
+// Package cluster connects an agent to where objects come from, an API server or files, and reports to it.
+package cluster
 
 import (
 	"context"
@@ -12,18 +13,18 @@ import (
 	"fairlead.io/fairlead/pkg/source/file"
 )
 
-// source delivers objects to a Store until its context ends.
-type source interface {
+// Source delivers objects to a Store until its context ends.
+type Source interface {
 	Run(context.Context) error
-	// fill adds what only the source knows to a status.
-	fill(*observe.SourceStatus)
-	// sample returns the same as numbers, for a scrape.
-	sample() metrics.Source
+	// Fill adds what only the source knows to a status.
+	Fill(*observe.SourceStatus)
+	// Sample returns the same as numbers, for a scrape.
+	Sample() metrics.Source
 }
 
-// eventSink posts problems of objects where their authors look, and of this node where its
+// Events posts problems of objects where their authors look, and of this node where its
 // operators look. It must not block.
-type eventSink interface {
+type Events interface {
 	Warn(key model.Key, uid string, reason, message string)
 	Notice(key model.Key, uid string, reason, message string)
 	// Node posts an event about this node, and reports whether it could: events with the same
@@ -34,8 +35,8 @@ type eventSink interface {
 	Standing(uid, reason, message string) bool
 }
 
-// nodeObject changes this node's object in the cluster. Both methods may be repeated.
-type nodeObject interface {
+// NodeObject changes this node's object in the cluster. Both methods may be repeated.
+type NodeObject interface {
 	Connect(context.Context) error // says that pods have a network here
 	Admit(context.Context) error   // lets pods come
 }
@@ -45,24 +46,24 @@ type policyCounter interface {
 	Count(context.Context) (int, error)
 }
 
-// cluster is what an API server offers besides objects. All fields are nil if the source is files.
-type cluster struct {
-	events   eventSink     // where to post events
-	node     nodeObject    // changes this node's object
+// API is what an API server offers besides objects. All fields are nil if the source is files.
+type API struct {
+	Events   Events        // where to post events
+	Node     NodeObject    // changes this node's object
 	policies policyCounter // counts what is not enforced
 }
 
-// newSource returns the source that the configuration names, and the cluster that comes with it.
-func newSource(cfg *config.Config, store *model.Store, log *slog.Logger) (source, cluster, error) {
+// NewSource returns the source that the configuration names, and the cluster that comes with it.
+func NewSource(cfg *config.Config, store *model.Store, version string, log *slog.Logger) (Source, API, error) {
 	if cfg.Source != config.Kubernetes {
-		return fileSource{file.New(cfg.Source, store, log)}, cluster{}, nil
+		return fileSource{file.New(cfg.Source, store, log)}, API{}, nil
 	}
-	return newKubeSource(cfg, store, log)
+	return newKubeSource(cfg, store, version, log)
 }
 
 type fileSource struct{ *file.Source }
 
-func (s fileSource) fill(status *observe.SourceStatus) {
+func (s fileSource) Fill(status *observe.SourceStatus) {
 	state := s.Status()
 	status.LastChange = state.LastReload
 	for _, e := range state.Errors {
@@ -74,7 +75,7 @@ func (s fileSource) fill(status *observe.SourceStatus) {
 	}
 }
 
-func (s fileSource) sample() metrics.Source {
+func (s fileSource) Sample() metrics.Source {
 	state := s.Status()
 	return metrics.Source{
 		Kinds:  []metrics.Kind{{Name: "files", Synced: state.Synced}},

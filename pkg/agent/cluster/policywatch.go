@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"context"
@@ -20,9 +20,9 @@ const (
 	policiesFirst = time.Minute
 )
 
-// policyWatch reports that the cluster has NetworkPolicies, because users may believe that they are
+// PolicyWatch reports that the cluster has NetworkPolicies, because users may believe that they are
 // enforced.
-type policyWatch struct {
+type PolicyWatch struct {
 	count func(context.Context) (int, error)
 	post  func(message string) bool
 	log   *slog.Logger
@@ -32,18 +32,18 @@ type policyWatch struct {
 	reported bool
 }
 
-// newPolicyWatch returns nil if objects come from files.
-func (a *agent) newPolicyWatch(around cluster, log *slog.Logger) *policyWatch {
+// NewPolicyWatch returns nil if objects come from files. node returns the UID of this node.
+func NewPolicyWatch(around API, node func() string, log *slog.Logger) *PolicyWatch {
 	if around.policies == nil {
 		return nil
 	}
-	return &policyWatch{count: around.policies.Count, log: log, post: func(message string) bool {
-		return around.events.Standing(a.store.Self().UID, "NetworkPolicyNotEnforced", message)
+	return &PolicyWatch{count: around.policies.Count, log: log, post: func(message string) bool {
+		return around.Events.Standing(node(), "NetworkPolicyNotEnforced", message)
 	}}
 }
 
-// run counts until the context ends.
-func (p *policyWatch) run(ctx context.Context) error {
+// Run counts until the context ends.
+func (p *PolicyWatch) Run(ctx context.Context) error {
 	if p == nil {
 		return nil
 	}
@@ -59,7 +59,7 @@ func (p *policyWatch) run(ctx context.Context) error {
 
 // recount counts NetworkPolicies, and reports when there are any. If the event cannot be posted now, a
 // later count posts it.
-func (p *policyWatch) recount(ctx context.Context) {
+func (p *PolicyWatch) recount(ctx context.Context) {
 	count, err := p.count(ctx)
 	if ctx.Err() != nil {
 		return
@@ -90,8 +90,8 @@ func unenforced(count int) string {
 		"there were none.", count)
 }
 
-// status returns the result of the last count, or nil if objects come from files.
-func (p *policyWatch) status() *observe.PolicyStatus {
+// Status returns the result of the last count, or nil if objects come from files.
+func (p *PolicyWatch) Status() *observe.PolicyStatus {
 	if p == nil {
 		return nil
 	}

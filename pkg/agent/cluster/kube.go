@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"log/slog"
@@ -13,21 +13,21 @@ import (
 
 type kubeSource struct{ *kube.Source }
 
-// serversFile is where the cluster's API servers are remembered.
-func serversFile(cfg *config.Config) string { return filepath.Join(cfg.StateDir, "api-servers") }
+// ServersFile is where the cluster's API servers are remembered.
+func ServersFile(cfg *config.Config) string { return filepath.Join(cfg.StateDir, "api-servers") }
 
-func newKubeSource(cfg *config.Config, store *model.Store, log *slog.Logger) (source, cluster, error) {
+func newKubeSource(cfg *config.Config, store *model.Store, version string, log *slog.Logger) (Source, API, error) {
 	src, err := kube.New(kube.Config{
-		Kubeconfig: cfg.Kubeconfig, Servers: cfg.Servers(), ServersFile: serversFile(cfg),
-		NodeName: cfg.NodeName, Accelerations: cfg.Sockmap == "true", ServiceCIDRs: cfg.ServiceCIDRs == "auto", PodsOnly: cfg.AcceleratesOnly(), Version: version(), Store: store, Log: log,
+		Kubeconfig: cfg.Kubeconfig, Servers: cfg.Servers(), ServersFile: ServersFile(cfg),
+		NodeName: cfg.NodeName, Accelerations: cfg.Sockmap == "true", ServiceCIDRs: cfg.ServiceCIDRs == "auto", PodsOnly: cfg.AcceleratesOnly(), Version: version, Store: store, Log: log,
 	})
 	if err != nil {
-		return nil, cluster{}, err
+		return nil, API{}, err
 	}
-	return kubeSource{src}, cluster{src.Events(), src.Node(), src.Policies()}, nil
+	return kubeSource{src}, API{src.Events(), src.Node(), src.Policies()}, nil
 }
 
-func (s kubeSource) fill(status *observe.SourceStatus) {
+func (s kubeSource) Fill(status *observe.SourceStatus) {
 	state := s.Status()
 	status.Server, status.Configured = state.Server, state.Configured
 	for _, k := range state.Kinds {
@@ -40,7 +40,7 @@ func (s kubeSource) fill(status *observe.SourceStatus) {
 	}
 }
 
-func (s kubeSource) sample() metrics.Source {
+func (s kubeSource) Sample() metrics.Source {
 	sample := metrics.Source{EventsDropped: s.Events().Dropped()}
 	for _, k := range s.Status().Kinds {
 		kind := metrics.Kind{Name: k.Kind, Synced: k.Synced, Lists: k.Relists, Failures: k.Failures}
