@@ -15,14 +15,15 @@ import (
 	"k8s.io/klog/v2"
 
 	"fairlead.io/fairlead/pkg/agent/cluster"
+	"fairlead.io/fairlead/pkg/agent/connections"
 	"fairlead.io/fairlead/pkg/agent/life"
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/bigtcp"
 	"fairlead.io/fairlead/pkg/config"
-	"fairlead.io/fairlead/pkg/conntrack"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/health"
+	rows "fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/masquerade"
 	"fairlead.io/fairlead/pkg/metrics"
 	"fairlead.io/fairlead/pkg/model"
@@ -33,8 +34,6 @@ import (
 	"fairlead.io/fairlead/pkg/podnet"
 	"fairlead.io/fairlead/pkg/queues"
 	"fairlead.io/fairlead/pkg/reconcile"
-	"fairlead.io/fairlead/pkg/routes"
-	"fairlead.io/fairlead/pkg/sockets"
 )
 
 // agent holds what the API needs while runAgent runs.
@@ -55,18 +54,15 @@ type agent struct {
 	// accelerator is set before other goroutines start.
 	accelerator *accelerator
 
-	mu            sync.Mutex
-	reconciler    *reconcile.Reconciler // nil until the maps exist
-	sweeper       *sockets.Sweeper      // nil until the maps exist, and if cannotSweep
-	cannotSweep   bool                  // the kernel cannot abort sockets
-	optOut        *optout.Keeper        // nil until the maps exist
-	collector     *conntrack.Collector  // nil until the maps exist, and if cannotCollect
-	cannotCollect string                // why there is no collector
-	follower      *routes.Follower      // nil until the maps exist, and if cannotFollow
-	cannotFollow  string                // why there is no follower
-	network       *podnet.Network       // nil with --pod-network=off
-	fabric        *fabric.Fabric        // nil unless --pod-network=main
-	masquerade    *masquerade.Keeper    // nil without --masquerade-config
+	mu         sync.Mutex
+	reconciler *reconcile.Reconciler      // nil until the maps exist
+	optOut     *optout.Keeper             // nil until the maps exist
+	sockets    *connections.StaleSockets  // nil until the maps exist
+	flows      *connections.FlowCollector // nil until the maps exist
+	routes     *connections.RouteFollower // nil until the maps exist
+	network    *podnet.Network            // nil with --pod-network=off
+	fabric     *fabric.Fabric             // nil unless --pod-network=main
+	masquerade *masquerade.Keeper         // nil without --masquerade-config
 
 	// The fields below are set before network, and read only once it is there.
 	queues *queues.Keeper     // nil with --bandwidth=false
@@ -144,6 +140,35 @@ func (a *agent) current() *reconcile.Reconciler {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.reconciler
+}
+
+// setConnections starts what looks after connections, once the maps exist.
+func (a *agent) setConnections(start func(string, func(context.Context) error), log *slog.Logger) {
+	cfg := &connections.Config{Options: a.cfg, Path: a.path, Stale: a.stale, Log: log}
+	connections.MakeRoom(cfg, a.store)
+	routes, sockets, flows := connections.NewRouteFollower(cfg), connections.NewStaleSockets(cfg), connections.NewFlowCollector(cfg)
+	a.mu.Lock()
+	a.routes, a.sockets, a.flows = routes, sockets, flows
+	a.mu.Unlock()
+	start("routes", routes.Run)
+	start("sockets", sockets.Run)
+	start("conntrack", flows.Run)
+}
+
+// connections returns what looks after connections: nil until the maps exist.
+func (a *agent) connections() (*connections.RouteFollower, *connections.StaleSockets, *connections.FlowCollector) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.routes, a.sockets, a.flows
+}
+
+// stale asks the reconciler, which knows the backends.
+func (a *agent) stale(ctx context.Context, peers []rows.Peer) ([]bool, error) {
+	r := a.current()
+	if r == nil {
+		return make([]bool, len(peers)), nil
+	}
+	return r.Stale(ctx, peers)
 }
 
 // problems lists the problems of objects, sorted by object.

@@ -48,6 +48,7 @@ func (a *agent) fillMaps(s *observe.Status, from *observe.Reading) {
 // and judges the result. err says what went wrong when the maps were read.
 func (a *agent) complete(s *observe.Status, err error) {
 	s.Version, s.Node, s.Started, s.Agent = version(), a.cfg.NodeName, a.started, a.before.Status(time.Now())
+	routes, sockets, flows := a.connections()
 	missing := a.store.Unsynced()
 	s.Source = &observe.SourceStatus{Kind: a.cfg.Source, Synced: len(missing) == 0, Missing: missing}
 	a.source.Fill(s.Source)
@@ -71,9 +72,9 @@ func (a *agent) complete(s *observe.Status, err error) {
 		}
 	}
 	s.ServiceRanges = a.serviceRanges()
-	s.OptOut, s.Flows, s.Ways = optOutStatus(a.optOuts()), a.flowStatus(), a.wayStatus()
+	s.OptOut, s.Flows, s.Ways = optOutStatus(a.optOuts()), flows.Status(), routes.Status()
 	if s.Snat != nil {
-		s.Snat.Uses = a.snatUses(s.Snat.RefusedLately > 0)
+		s.Snat.Uses = flows.SnatUses(s.Snat.RefusedLately > 0)
 	}
 	s.PodNetwork, s.Policies, s.Sockmap = a.podStatus(), a.policies.Status(), a.accelerator.status()
 	attached, failed := a.path.Status()
@@ -81,7 +82,7 @@ func (a *agent) complete(s *observe.Status, err error) {
 	s.Disbelieved = a.nodes.Refused()
 	s.Datapath.CgroupRoot = attached.CgroupRoot
 	s.Datapath.Features = map[string]bool{
-		"refuse with ECONNREFUSED": attached.Features.CanRefuse, "abort sockets of backends that are gone": a.sweeps(),
+		"refuse with ECONNREFUSED": attached.Features.CanRefuse, "abort sockets of backends that are gone": sockets.Works(),
 	}
 	for _, p := range attached.Programs {
 		s.Datapath.Programs = append(s.Datapath.Programs, observe.ProgramStatus{

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"fairlead.io/fairlead/pkg/agent/connections"
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/conntrack"
@@ -40,7 +41,7 @@ type drainer struct {
 // drain closes the frontends and waits for connections to end. It returns the connections left
 // after the limit. With a limit of zero it only counts them, and closes nothing.
 func drain(ctx context.Context, cfg *config.Config, limit time.Duration, out io.Writer) (left datapath.Stuck, err error) {
-	timeouts, err := timeoutsOf(&cfg.Conntrack)
+	timeouts, err := connections.Timeouts(&cfg.Conntrack)
 	if err != nil {
 		return left, err
 	}

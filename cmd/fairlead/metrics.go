@@ -36,8 +36,9 @@ func (a *agent) measure() (observe.Reading, error) {
 			"svcs": stats.Frontends, "services": stats.Services, "names": stats.Services, "slots": stats.Slots, "backends": stats.Backends,
 		}
 	}
-	if flows, _ := a.conntrackStats(); !flows.LastPass.IsZero() {
-		used["ct"] = flows.Rows[0]
+	_, _, flows := a.connections()
+	if stats, _ := flows.Stats(); !stats.LastPass.IsZero() {
+		used["ct"] = stats.Rows[0]
 	}
 	for i := range reading.Maps {
 		if n, ok := used[reading.Maps[i].Name]; ok {
@@ -70,11 +71,10 @@ func (a *agent) sample() metrics.Sample {
 	if r := a.current(); r != nil {
 		s.Stats, s.Reasons = r.Stats(), r.Reasons()
 	}
-	if sweeper := a.currentSweeper(); sweeper != nil {
-		s.Sockets = sweeper.Stats()
-	}
-	s.Conntrack, _ = a.conntrackStats()
-	s.Routes, _ = a.routeStats()
+	routes, sockets, flows := a.connections()
+	s.Sockets = sockets.Stats()
+	s.Conntrack, _ = flows.Stats()
+	s.Routes, _ = routes.Stats()
 	s.Monitor = a.hub.Stats()
 	s.Pods, s.Fabric = a.podStats(), a.fabricStats()
 	if status.PodNetwork != nil {

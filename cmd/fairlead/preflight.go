@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"fairlead.io/fairlead/pkg/agent/connections"
 	"fairlead.io/fairlead/pkg/bigtcp"
 	"fairlead.io/fairlead/pkg/cni/install"
 	"fairlead.io/fairlead/pkg/config"
@@ -167,15 +168,15 @@ func ownAddresses() (own []netip.Addr) {
 // mapMemory returns the memory of the maps of a small cluster, and what it may grow to with flows
 // alone.
 func mapMemory(cfg *config.Config) (m preflight.Memory, err error) {
-	n := needs{cpus: runtime.NumCPU()}
-	if n.memory, err = totalMemory(); err != nil {
+	n := connections.Needs{CPUs: runtime.NumCPU()}
+	if n.Memory, err = connections.TotalMemory(); err != nil {
 		return m, err
 	}
-	if n.flowRows, err = mostRows(cfg.Conntrack.Max); err != nil {
+	if n.FlowRows, err = connections.MostRows(cfg.Conntrack.Max); err != nil {
 		return m, err
 	}
-	m.Start, err = maps.Footprint(maps.MinSizes(), n.room(), n.cpus)
-	m.Most = m.Start + uint64(n.flowRows/2)*flowBytes
+	m.Start, err = maps.Footprint(maps.MinSizes(), n.Room(), n.CPUs)
+	m.Most = m.Start + uint64(n.FlowRows/2)*connections.FlowBytes
 	return m, err
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fairlead.io/fairlead/pkg/agent/cluster"
+	"fairlead.io/fairlead/pkg/agent/connections"
 	"fairlead.io/fairlead/pkg/agent/life"
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/config"
@@ -140,8 +141,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if err := path.Attach(); err != nil {
 		return err
 	}
-	agent.makeRoom(log)
-	agent.startFollower(start, log)
+	agent.setConnections(start, log)
 	report := reporter(log, around.Events)
 	checks := agent.newServiceChecks(running.Spawn, log)
 	reconciler, err := reconcile.New(reconcile.Config{
@@ -162,9 +162,12 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		RangeEpochs: rangeEpochs,
 		Report:      report,
 		Checked:     agent.checked(checks, report),
-		Left:        callEach(agent.startSweeper(start, log), agent.startCollector(start, log)),
-		Meter:       agent.metrics,
-		Log:         log,
+		Left: func(protocol model.Protocol) {
+			agent.sockets.Left(protocol)
+			agent.flows.Left(protocol)
+		},
+		Meter: agent.metrics,
+		Log:   log,
 	})
 	if err != nil {
 		return err
@@ -184,7 +187,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	start("reconcile", func(ctx context.Context) error { return errors.Join(reconciler.Run(ctx), rangeEpochs.Close()) })
 	start("optout", controller.Run)
 	start("announcement", agent.newAnnouncement(around.Node, log).Run)
-	start("sweep", func(ctx context.Context) error { return path.WatchRows(ctx, mostClients(log)) })
+	start("sweep", func(ctx context.Context) error { return path.WatchRows(ctx, connections.MostClients(log)) })
 	log.Info("running", "node", cfg.NodeName, "source", cfg.Source, "adopted", path.Adopted(), "cgroup", path.CgroupRoot())
 	return running.Wait()
 }

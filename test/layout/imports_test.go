@@ -65,6 +65,8 @@ func rules() []rule {
 		{"pkg/api", []string{"pkg/observe", "pkg/config", "pkg/cni"}, "it listens as the plugin's socket does, publishes what other packages know, and must not be able to change anything but the log level and rows that differ from the objects"},
 		{"pkg/agent/life", []string{"pkg/observe", "pkg/preflight"}, "it starts and ends tasks and counts their starts, and does not know what they do"},
 		{"pkg/agent/cluster", []string{"pkg/source/...", "pkg/config", "pkg/metrics", "pkg/model", "pkg/observe"}, "it fills the store and reports to the cluster, and knows neither programs nor maps"},
+		{"pkg/agent/connections", []string{"pkg/config", "pkg/conntrack", "pkg/datapath", "pkg/maps", "pkg/model", "pkg/netfilter", "pkg/observe", "pkg/routes", "pkg/sockets"},
+			"it looks after rows that the programs write; a layer that knows the backends says which are gone"},
 		{"cmd/...", []string{"pkg/..."}, "commands wire everything together, and nothing imports a command"},
 		{"deploy/...", []string{"deploy/..."}, "it packs what was built and is not part of it"},
 		{"test/...", []string{"pkg/...", "deploy/...", "test/..."}, "tests may look everywhere but run commands as a user does"},

@@ -1,4 +1,4 @@
-package main
+package connections
 
 import (
 	"errors"
@@ -19,8 +19,8 @@ const (
 	// flowsPerCPU and flowsAtLeast are kube-proxy's defaults for the kernel's connection tracking.
 	flowsPerCPU  = 32768
 	flowsAtLeast = 131072
-	// flowBytes is the memory of a flow, including its part of the table's buckets.
-	flowBytes = 512
+	// FlowBytes is the memory of a flow, including its part of the table's buckets.
+	FlowBytes = 512
 	// flowsShare is the default part of the memory for flows.
 	flowsShare = 16
 )
@@ -67,11 +67,11 @@ func (t *flowTable) Close() error {
 	return t.now.Close()
 }
 
-// mostRows returns how many rows the table of flows may grow to: a power of two, and two rows for
+// MostRows returns how many rows the table of flows may grow to: a power of two, and two rows for
 // each flow.
-func mostRows(asked string) (int, error) {
+func MostRows(asked string) (int, error) {
 	if asked == "" {
-		memory, err := totalMemory()
+		memory, err := TotalMemory()
 		if err != nil {
 			return 0, fmt.Errorf("choose conntrack-max: %w", err)
 		}
@@ -84,7 +84,8 @@ func mostRows(asked string) (int, error) {
 	return 2 << bits.Len64(flows-1), nil
 }
 
-func totalMemory() (uint64, error) {
+// TotalMemory returns the size of this node's memory.
+func TotalMemory() (uint64, error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
 		return 0, fmt.Errorf("read the size of the memory: %w", err)
@@ -96,7 +97,7 @@ func totalMemory() (uint64, error) {
 // the table starts with.
 func defaultFlows(cpus int, memory uint64) int {
 	want := max(flowsAtLeast, flowsPerCPU*cpus)
-	most := int(memory / flowsShare / flowBytes)
+	most := int(memory / flowsShare / FlowBytes)
 	if want = 1 << bits.Len(uint(want-1)); want > most {
 		want = 1 << (bits.Len(uint(most)) - 1)
 	}

@@ -1,4 +1,4 @@
-package main
+package connections
 
 import (
 	"fmt"
@@ -26,23 +26,23 @@ const (
 	rowBytes     = 192
 )
 
-// needs says how much room the maps need that evict rows.
-type needs struct {
-	cpus     int
-	memory   uint64
-	flowRows int // for established flows
-	services int // with session affinity, counting ports
-	clients  int // with session affinity at present
+// Needs says how much room the maps need that evict rows.
+type Needs struct {
+	CPUs     int
+	Memory   uint64
+	FlowRows int // for established flows
+	Services int // with session affinity, counting ports
+	Clients  int // with session affinity at present
 }
 
-// room returns the numbers of rows: what may be needed, at least twice what is there, and no more
+// Room returns the numbers of rows: what may be needed, at least twice what is there, and no more
 // than the memory allows.
-func (n needs) room() maps.Room {
-	rows := func(want int) uint32 { return min(uint32(min(want, 1<<24)), rowsIn(n.memory/roomShare)) }
+func (n Needs) Room() maps.Room {
+	rows := func(want int) uint32 { return min(uint32(min(want, 1<<24)), rowsIn(n.Memory/roomShare)) }
 	return maps.Room{
-		HalfOpen:  rows(n.flowRows / halfOpenShare),
-		Clients:   rows(max(n.services*clientsPerService, 2*n.clients)),
-		Datagrams: rows(n.cpus * datagramsPerCPU),
+		HalfOpen:  rows(n.FlowRows / halfOpenShare),
+		Clients:   rows(max(n.Services*clientsPerService, 2*n.Clients)),
+		Datagrams: rows(n.CPUs * datagramsPerCPU),
 	}
 }
 
@@ -52,48 +52,48 @@ func rowsIn(bytes uint64) uint32 {
 	return 1 << min(bits.Len64(max(1, bytes/rowBytes))-1, 24)
 }
 
-// mostClients returns how many clients with session affinity may have room.
-func mostClients(log *slog.Logger) uint32 {
-	memory, err := totalMemory()
+// MostClients returns how many clients with session affinity may have room.
+func MostClients(log *slog.Logger) uint32 {
+	memory, err := TotalMemory()
 	if err != nil {
 		log.Warn("cannot make more room for clients with session affinity", "error", err)
 	}
 	return rowsIn(memory / clientsShare)
 }
 
-// makeRoom enlarges the maps that evict rows to what the node and its Services need. It never
+// MakeRoom enlarges the maps that evict rows to what the node and its Services need. It never
 // shrinks one, and if it fails the maps stay as they are.
-func (a *agent) makeRoom(log *slog.Logger) {
-	n, err := a.needs()
+func MakeRoom(cfg *Config, store *model.Store) {
+	n, err := needsOf(cfg, store)
 	if err == nil {
-		err = a.path.Enlarge(n.room())
+		err = cfg.Path.Enlarge(n.Room())
 	}
 	if err != nil {
-		log.Warn("cannot enlarge the maps that evict rows", "error", err)
+		cfg.Log.Warn("cannot enlarge the maps that evict rows", "error", err)
 	}
 }
 
-func (a *agent) needs() (n needs, err error) {
-	n.cpus = runtime.NumCPU()
-	if n.memory, err = totalMemory(); err != nil {
+func needsOf(cfg *Config, store *model.Store) (n Needs, err error) {
+	n.CPUs = runtime.NumCPU()
+	if n.Memory, err = TotalMemory(); err != nil {
 		return n, err
 	}
-	if n.flowRows, err = mostRows(a.cfg.Conntrack.Max); err != nil {
+	if n.FlowRows, err = MostRows(cfg.Options.Conntrack.Max); err != nil {
 		return n, err
 	}
 	// Count what an earlier agent served, and what is known of what this one will serve.
-	for _, service := range a.path.Tables().Services {
+	for _, service := range cfg.Path.Tables().Services {
 		if service.AffinitySeconds > 0 {
-			n.services++
+			n.Services++
 		}
 	}
-	n.services = max(n.services, affinePorts(a.store))
-	m := a.path.Maps()
+	n.Services = max(n.Services, affinePorts(store))
+	m := cfg.Path.Maps()
 	lruCounts, err := maps.TakeLruCounts(m.LruStats, m.Affinity, "affinity")
 	if err != nil {
 		return n, fmt.Errorf("count clients with session affinity: %w", err)
 	}
-	n.clients = lruCounts.Rows
+	n.Clients = lruCounts.Rows
 	return n, nil
 }
 

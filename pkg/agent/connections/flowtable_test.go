@@ -1,4 +1,4 @@
-package main
+package connections
 
 import (
 	"fmt"
@@ -30,11 +30,11 @@ func TestMostRows(t *testing.T) {
 		}
 	}
 	for asked, want := range map[string]int{"65536": 131072, "65537": 262144, "1000000": 2097152, "67108864": 1 << 27} {
-		if have, err := mostRows(asked); err != nil || have != want {
+		if have, err := MostRows(asked); err != nil || have != want {
 			t.Errorf("%s: %d rows, %v; want %d", asked, have, err, want)
 		}
 	}
-	if have, err := mostRows(""); err != nil || have < 131072 {
+	if have, err := MostRows(""); err != nil || have < 131072 {
 		t.Errorf("by default: %d rows, %v", have, err)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package connections
 
 import (
 	"net/netip"
@@ -14,17 +14,17 @@ func TestRoom(t *testing.T) {
 	const gib = 1 << 30
 	for _, tt := range []struct {
 		name string
-		have needs
+		have Needs
 		want maps.Room
 	}{
-		{"a small node", needs{2, 4 * gib, 262144, 0, 0}, maps.Room{HalfOpen: 32768, Datagrams: 8192}},
-		{"a large one", needs{64, 256 * gib, 4 << 20, 0, 0}, maps.Room{HalfOpen: 524288, Datagrams: 262144}},
-		{"services with affinity", needs{2, 16 * gib, 262144, 50, 10}, maps.Room{HalfOpen: 32768, Clients: 204800, Datagrams: 8192}},
-		{"clients that there are", needs{2, 16 * gib, 262144, 1, 60000}, maps.Room{HalfOpen: 32768, Clients: 120000, Datagrams: 8192}},
-		{"no more than memory", needs{2, gib, 1 << 27, 1000, 1 << 20}, maps.Room{HalfOpen: 16384, Clients: 16384, Datagrams: 8192}},
-		{"nothing is known", needs{}, maps.Room{}},
+		{"a small node", Needs{2, 4 * gib, 262144, 0, 0}, maps.Room{HalfOpen: 32768, Datagrams: 8192}},
+		{"a large one", Needs{64, 256 * gib, 4 << 20, 0, 0}, maps.Room{HalfOpen: 524288, Datagrams: 262144}},
+		{"services with affinity", Needs{2, 16 * gib, 262144, 50, 10}, maps.Room{HalfOpen: 32768, Clients: 204800, Datagrams: 8192}},
+		{"clients that there are", Needs{2, 16 * gib, 262144, 1, 60000}, maps.Room{HalfOpen: 32768, Clients: 120000, Datagrams: 8192}},
+		{"no more than memory", Needs{2, gib, 1 << 27, 1000, 1 << 20}, maps.Room{HalfOpen: 16384, Clients: 16384, Datagrams: 8192}},
+		{"nothing is known", Needs{}, maps.Room{}},
 	} {
-		if diff := cmp.Diff(tt.want, tt.have.room()); diff != "" {
+		if diff := cmp.Diff(tt.want, tt.have.Room()); diff != "" {
 			t.Errorf("%s (-want +have):\n%s", tt.name, diff)
 		}
 	}
