@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"fairlead.io/fairlead/pkg/agent/acceleration"
 	"fairlead.io/fairlead/pkg/agent/cluster"
 	"fairlead.io/fairlead/pkg/agent/life"
 	"fairlead.io/fairlead/pkg/api"
@@ -18,6 +19,7 @@ import (
 	"fairlead.io/fairlead/pkg/metrics"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/optout"
 )
 
 // lone is the agent of --mode=accelerate-only. It runs beside whatever serves Services and provides
@@ -28,7 +30,7 @@ type lone struct {
 	store       *model.Store
 	started     time.Time
 	before      life.Starts
-	accelerator *accelerator
+	accelerator *acceleration.Accelerator
 	annotations *cluster.AnnotationWatch
 	metrics     *metrics.Metrics
 	servers     []*health.Server
@@ -46,15 +48,15 @@ func runAccelerateOnly(ctx context.Context, cfg *config.Config, level *slog.Leve
 	}
 	defer lock.Close()
 	a := &lone{cfg: cfg, store: model.NewStore(cfg.NodeName), started: time.Now()}
-	if a.accelerator, err = a.newAccelerator(log); err != nil {
-		return err
-	}
 	src, around, err := cluster.NewSource(cfg, a.store, version(), log)
 	if err != nil {
 		return err
 	}
 	a.source = src
 	report := reporter(log, around.Events)
+	if a.accelerator, err = a.newAccelerator(report, log); err != nil {
+		return err
+	}
 	a.annotations = cluster.NewAnnotationWatch(a.store, report, log)
 	a.metrics = metrics.NewAccelerateOnly(buildOf(), a.sample)
 	a.servers = a.newServers(log)
@@ -74,19 +76,20 @@ func runAccelerateOnly(ctx context.Context, cfg *config.Config, level *slog.Leve
 	running.Start("source", src.Run)
 	running.Start("annotations", a.annotations.Run)
 	running.Start("notifier", life.NewDegradedNotifier(a.degraded, postNode(a.store, around.Events), log).Run)
-	if err := a.accelerator.start(running.Start, report); err != nil {
-		return err
-	}
+	running.Start("sockmap", a.accelerator.Run)
 	log.Info("running", "mode", cfg.Mode, "node", cfg.NodeName, "source", cfg.Source)
 	return running.Wait()
 }
 
-func (a *lone) newAccelerator(log *slog.Logger) (*accelerator, error) {
+func (a *lone) newAccelerator(report func(model.Key, string, model.Problem), log *slog.Logger) (*acceleration.Accelerator, error) {
 	host, err := datapath.HostNetns()
 	if err != nil {
 		return nil, err
 	}
-	return &accelerator{cfg: a.cfg, store: a.store, host: host, limited: rated, log: log}, nil
+	return acceleration.New(&acceleration.Config{
+		Options: a.cfg, Store: a.store, Host: host, Limited: acceleration.Rated, Report: report, Log: log,
+		Records: func() *optout.CNI { return newCNI(a.cfg, host, log) },
+	})
 }
 
 func (a *lone) handlers(level *slog.LevelVar) api.Handlers {
@@ -107,7 +110,7 @@ func (a *lone) status() observe.Status {
 	missing := a.store.Unsynced()
 	s.Source = &observe.SourceStatus{Kind: a.cfg.Source, Synced: len(missing) == 0, Missing: missing}
 	a.source.Fill(s.Source)
-	s.Sockmap = a.accelerator.status()
+	s.Sockmap = a.accelerator.Status()
 	s.Judge()
 	s.Degraded = append(s.Degraded, faultsOf(a.servers)...)
 	return s
@@ -116,7 +119,7 @@ func (a *lone) status() observe.Status {
 func (a *lone) degraded() []string { return a.status().Degraded }
 
 func (a *lone) problems() []observe.Problem {
-	return append(a.annotations.Problems(), a.accelerator.problems()...)
+	return append(a.annotations.Problems(), a.accelerator.Problems()...)
 }
 
 func (a *lone) sample() metrics.Sample {
@@ -147,17 +150,6 @@ func (a *lone) checks() []health.Check {
 			}
 			return nil
 		}},
-		{Name: "past-tcp", Run: func() error {
-			at, unfit := a.accelerator.state()
-			switch {
-			case unfit != "":
-				return errors.New(unfit)
-			case at == nil:
-				return errors.New("nothing is attached yet")
-			case !at.rules.Status().Told:
-				return errors.New("the programs have not been told yet which pods may bypass TCP")
-			}
-			return nil
-		}},
+		{Name: "past-tcp", Run: a.accelerator.Ready},
 	}
 }

@@ -14,11 +14,13 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
+	"fairlead.io/fairlead/pkg/agent/acceleration"
 	"fairlead.io/fairlead/pkg/agent/cluster"
 	"fairlead.io/fairlead/pkg/agent/connections"
 	"fairlead.io/fairlead/pkg/agent/life"
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/bigtcp"
+	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/fabric"
@@ -52,7 +54,7 @@ type agent struct {
 	hub      *monitor.Hub
 	policies *cluster.PolicyWatch // nil if objects come from files
 	// accelerator is set before other goroutines start.
-	accelerator *accelerator
+	accelerator *acceleration.Accelerator
 
 	mu         sync.Mutex
 	reconciler *reconcile.Reconciler      // nil until the maps exist
@@ -187,7 +189,7 @@ func (a *agent) problems() []observe.Problem {
 	for _, p := range a.store.Self().Problems {
 		list = append(list, observe.Problem{Object: "node:" + a.store.Self().Name, Reason: p.Reason, Message: p.Message})
 	}
-	return slices.Concat(list, a.namespaceProblems(), a.accelerator.problems())
+	return slices.Concat(list, a.namespaceProblems(), a.accelerator.Problems())
 }
 
 // degraded returns why the node is degraded.
@@ -247,4 +249,39 @@ func postNode(store *model.Store, events cluster.Events) func(warning bool, reas
 	return func(warning bool, reason, message string) bool {
 		return events.Node(store.Self().UID, warning, reason, message)
 	}
+}
+
+func (a *agent) newAccelerator(report func(model.Key, string, model.Problem), log *slog.Logger) (*acceleration.Accelerator, error) {
+	host := a.path.HostNetns()
+	return acceleration.New(&acceleration.Config{
+		Options: a.cfg, Store: a.store, Host: host, Limited: a.limited, Own: a.cookies, Report: report, Log: log,
+		Records: func() *optout.CNI { return newCNI(a.cfg, host, log) },
+	})
+}
+
+// cookies returns the network namespace cookies of the pods that the plugin has set up.
+func (a *agent) cookies() map[cni.Pod]uint64 {
+	a.mu.Lock()
+	network := a.network
+	a.mu.Unlock()
+	if network == nil {
+		return nil
+	}
+	return network.Cookies()
+}
+
+// limited reports whether a rate limits what a pod sends or receives, its own or a shared one.
+func (a *agent) limited(pod *model.Pod) bool {
+	if a.cfg.Bandwidth != "true" {
+		return a.cfg.PodNetwork != "main" && acceleration.Rated(pod)
+	}
+	if acceleration.Rated(pod) || a.store.Self().Egress != 0 {
+		return true
+	}
+	for _, namespace := range a.store.Namespaces() {
+		if namespace.Name == pod.Namespace {
+			return namespace.Egress != 0
+		}
+	}
+	return false
 }

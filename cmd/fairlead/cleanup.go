@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"fairlead.io/fairlead/pkg/agent/acceleration"
 	"fairlead.io/fairlead/pkg/agent/cluster"
 	"fairlead.io/fairlead/pkg/agent/life"
 	"fairlead.io/fairlead/pkg/api"
@@ -184,7 +185,7 @@ func (r *removal) restore(cfg *config.Config) error {
 
 // removeState removes the agent's directory, unless it holds files of others.
 func (r *removal) removeState(cfg *config.Config, claim *api.Claim) error {
-	for _, file := range []string{pluginSocket(cfg), cluster.ServersFile(cfg), bbrFile(cfg), sockmapFile(cfg), life.StartsFile(cfg.StateDir)} {
+	for _, file := range []string{pluginSocket(cfg), cluster.ServersFile(cfg), bbrFile(cfg), acceleration.File(cfg), life.StartsFile(cfg.StateDir)} {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove a file of the agent: %w", err)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fairlead.io/fairlead/pkg/agent/acceleration"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/sysctl"
@@ -77,7 +78,7 @@ mounts in place.`,
 			if done.BBR, err = tryBBR(cfg); err != nil {
 				return err
 			}
-			if done.Sockmap, err = trySockmap(cfg); err != nil {
+			if done.Sockmap, err = acceleration.TryKernel(cfg); err != nil {
 				return err
 			}
 			return inv.print(done, done.write)

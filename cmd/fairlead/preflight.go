@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"fairlead.io/fairlead/pkg/agent/acceleration"
 	"fairlead.io/fairlead/pkg/agent/connections"
 	"fairlead.io/fairlead/pkg/bigtcp"
 	"fairlead.io/fairlead/pkg/cni/install"
@@ -126,7 +127,7 @@ func nodeOf(cfg *config.Config, status *observe.Status) (*preflight.Node, error)
 		BigTCP: func() (preflight.LargePackets, error) { return largePackets(cfg, find) },
 	}
 	if cfg.Sockmap == "true" {
-		n.Sockmap, n.Except = func() (string, []string) { return unfit(cfg) }, cfg.ExceptedPrograms()
+		n.Sockmap, n.Except = func() (string, []string) { return acceleration.Unfit(cfg) }, cfg.ExceptedPrograms()
 	}
 	if n.Options.ConfDir == "" {
 		n.Options.ConfDir = install.ConfigurationDir

@@ -95,7 +95,10 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	}
 	notifier := life.NewDegradedNotifier(agent.degraded, postNode(store, around.Events), log)
 	agent.policies = cluster.NewPolicyWatch(around, func() string { return store.Self().UID }, log)
-	agent.accelerator = agent.newAccelerator(log)
+	report := reporter(log, around.Events)
+	if agent.accelerator, err = agent.newAccelerator(report, log); err != nil {
+		return err
+	}
 	agent.servers = agent.newServers(log)
 	agent.hub = agent.newHub(log)
 	server, err := api.NewServer(cfg.SocketPath(), api.Handlers{
@@ -142,7 +145,6 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		return err
 	}
 	agent.setConnections(start, log)
-	report := reporter(log, around.Events)
 	checks := agent.newServiceChecks(running.Spawn, log)
 	reconciler, err := reconcile.New(reconcile.Config{
 		Store:  store,
@@ -177,9 +179,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if err := agent.startPodNetwork(start, log); err != nil {
 		return err
 	}
-	if err := agent.accelerator.start(start, report); err != nil {
-		return err
-	}
+	start("sockmap", agent.accelerator.Run)
 	start("attachment", path.WatchAttachment)
 	start("pins", func(ctx context.Context) error { return path.WatchPins(ctx, agent.reportPins(around.Events)) })
 	start("nodes", agent.nodes.Run)

@@ -67,6 +67,7 @@ func rules() []rule {
 		{"pkg/agent/cluster", []string{"pkg/source/...", "pkg/config", "pkg/metrics", "pkg/model", "pkg/observe"}, "it fills the store and reports to the cluster, and knows neither programs nor maps"},
 		{"pkg/agent/connections", []string{"pkg/config", "pkg/conntrack", "pkg/datapath", "pkg/maps", "pkg/model", "pkg/netfilter", "pkg/observe", "pkg/routes", "pkg/sockets"},
 			"it looks after rows that the programs write; a layer that knows the backends says which are gone"},
+		{"pkg/agent/acceleration", []string{"pkg/agent/life", "pkg/cni", "pkg/config", "pkg/model", "pkg/observe", "pkg/optout", "pkg/sockmap", "pkg/source"}, "it works beside any proxy and pod network, so it knows nothing of Services"},
 		{"cmd/...", []string{"pkg/..."}, "commands wire everything together, and nothing imports a command"},
 		{"deploy/...", []string{"deploy/..."}, "it packs what was built and is not part of it"},
 		{"test/...", []string{"pkg/...", "deploy/...", "test/..."}, "tests may look everywhere but run commands as a user does"},

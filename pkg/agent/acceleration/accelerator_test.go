@@ -1,4 +1,4 @@
-package main
+package acceleration
 
 import (
 	"log/slog"
@@ -11,6 +11,7 @@ import (
 	"fairlead.io/fairlead/pkg/agent/life"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/optout"
 	"fairlead.io/fairlead/pkg/sockmap"
 	"fairlead.io/fairlead/test/rig"
 )
@@ -30,19 +31,19 @@ func TestUnfit(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(cfg.StateDir, "sockmap"), []byte(noted), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		got, differences := unfit(cfg)
+		got, differences := Unfit(cfg)
 		if (want == "") != (got == "") || !strings.Contains(got, want) {
 			t.Errorf("%q: %q, want %q", noted, got, want)
 		}
-		if told := strings.Join(differences, ", "); (told == "it waits, it counts") != strings.Contains(noted, "waits") {
-			t.Errorf("%q: differences are %q", noted, told)
+		if listed := strings.Join(differences, ", "); (listed == "it waits, it counts") != strings.Contains(noted, "waits") {
+			t.Errorf("%q: differences are %q", noted, listed)
 		}
 	}
 	cfg.Sockmap = "false"
-	if found, err := trySockmap(cfg); found != "" || err != nil {
+	if found, err := TryKernel(cfg); found != "" || err != nil {
 		t.Errorf("found %q, %v", found, err)
 	}
-	if got, _ := unfit(cfg); !strings.Contains(got, "has not been tested") {
+	if got, _ := Unfit(cfg); !strings.Contains(got, "has not been tested") {
 		t.Errorf("after it was off: %q", got)
 	}
 }
@@ -66,7 +67,7 @@ func earlier(t *testing.T, result string) *config.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(sockmapFile(cfg), []byte(of+"\n"+result+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(File(cfg), []byte(of+"\n"+result+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return cfg
@@ -76,18 +77,22 @@ func earlier(t *testing.T, result string) *config.Config {
 // that waits until the reason the agent gives, and what is pinned, are as expected.
 func accelerating(t *testing.T, cfg *config.Config) (until func(what string, is func(why string, pins sockmap.View) bool)) {
 	t.Helper()
-	a := &accelerator{
-		cfg: cfg, store: model.NewStore("node"), host: 1, limited: rated, log: slog.New(slog.DiscardHandler), pause: 50 * time.Millisecond,
-	}
-	running := life.NewTasks(t.Context())
-	t.Cleanup(running.End)
-	if err := a.start(running.Start, func(model.Key, string, model.Problem) {}); err != nil {
+	log := slog.New(slog.DiscardHandler)
+	a, err := New(&Config{
+		Options: cfg, Store: model.NewStore("node"), Host: 1, Limited: Rated, Report: func(model.Key, string, model.Problem) {}, Log: log,
+		Records: func() *optout.CNI { return optout.NewCNI(t.TempDir(), t.TempDir(), 1, nil, log) },
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
+	a.pause = 50 * time.Millisecond
+	running := life.NewTasks(t.Context())
+	t.Cleanup(running.End)
+	running.Start("sockmap", a.Run)
 	return func(what string, is func(why string, pins sockmap.View) bool) {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-			status, why := a.status(), ""
+			status, why := a.Status(), ""
 			if status != nil {
 				why = status.Error
 			}
