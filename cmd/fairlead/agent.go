@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"maps"
 	"os/signal"
@@ -18,23 +17,19 @@ import (
 	"fairlead.io/fairlead/pkg/agent/cluster"
 	"fairlead.io/fairlead/pkg/agent/connections"
 	"fairlead.io/fairlead/pkg/agent/life"
+	"fairlead.io/fairlead/pkg/agent/podnetwork"
 	"fairlead.io/fairlead/pkg/api"
-	"fairlead.io/fairlead/pkg/bigtcp"
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
-	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/health"
 	rows "fairlead.io/fairlead/pkg/maps"
-	"fairlead.io/fairlead/pkg/masquerade"
 	"fairlead.io/fairlead/pkg/metrics"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/monitor"
 	"fairlead.io/fairlead/pkg/nodes"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
-	"fairlead.io/fairlead/pkg/podnet"
-	"fairlead.io/fairlead/pkg/queues"
 	"fairlead.io/fairlead/pkg/reconcile"
 )
 
@@ -62,17 +57,9 @@ type agent struct {
 	sockets    *connections.StaleSockets  // nil until the maps exist
 	flows      *connections.FlowCollector // nil until the maps exist
 	routes     *connections.RouteFollower // nil until the maps exist
-	network    *podnet.Network            // nil with --pod-network=off
-	fabric     *fabric.Fabric             // nil unless --pod-network=main
-	masquerade *masquerade.Keeper         // nil without --masquerade-config
+	network    *podnetwork.Network        // nil until the maps exist
 
-	// The fields below are set before network, and read only once it is there.
-	queues *queues.Keeper     // nil with --bandwidth=false
-	bbr    *observe.BBRStatus // nil with --bbr=false
-	// pair is the index of the device pair in which pods' packets to each other wait; 0 with
-	// --bandwidth=false.
-	pair int
-	big  *bigtcp.Keeper // nil with --big-tcp=false
+	bbr *observe.BBRStatus // nil with --bbr=false
 }
 
 func newAgentCommand(env *env) *cobra.Command {
@@ -136,6 +123,21 @@ func (a *agent) setWriters(r *reconcile.Reconciler, k *optout.Keeper) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.reconciler, a.optOut = r, k
+}
+
+// startPodNetwork starts the pod network, which may use rows of the reconciler from then on.
+func (a *agent) startPodNetwork(start func(string, func(context.Context) error), pair int, log *slog.Logger) error {
+	network, err := podnetwork.New(&podnetwork.Config{
+		Options: a.cfg, Path: a.path, Store: a.store, Nodes: a.nodes, Await: a.current().Await, Asked: a.metrics.Asked, Pair: pair, BBR: a.bbr, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.network = network
+	a.mu.Unlock()
+	start("pod network", network.Run)
+	return nil
 }
 
 func (a *agent) current() *reconcile.Reconciler {
@@ -208,7 +210,7 @@ func (a *agent) newAnnouncement(node cluster.NodeObject, log *slog.Logger) *life
 	if !written {
 		// The file stays when the agent ends. Pods that start then wait for the next agent.
 		steps = append(steps, life.Step{What: "the container runtime", Due: func() bool { return !written }, Do: func(context.Context) error {
-			_, err := configureRuntime(a.cfg)
+			_, err := podnetwork.ConfigureRuntime(a.cfg)
 			written = err == nil
 			return err
 		}})
@@ -229,16 +231,7 @@ func (a *agent) unready() error {
 			return err
 		}
 	}
-	if a.cfg.PodNetwork != "main" {
-		return nil
-	}
-	if _, err := a.podCIDRs(); err != nil {
-		return err
-	}
-	if stats := a.fabricStats(); stats == nil || stats.Pending {
-		return errors.New("the routes to other nodes' pods are not written yet")
-	}
-	return nil
+	return a.podNetwork().Ready()
 }
 
 // postNode returns a function that posts events about this node, or nil without a cluster.
@@ -259,16 +252,15 @@ func (a *agent) newAccelerator(report func(model.Key, string, model.Problem), lo
 	})
 }
 
-// cookies returns the network namespace cookies of the pods that the plugin has set up.
-func (a *agent) cookies() map[cni.Pod]uint64 {
+// Network returns the pod network, or nil until the maps exist.
+func (a *agent) podNetwork() *podnetwork.Network {
 	a.mu.Lock()
-	network := a.network
-	a.mu.Unlock()
-	if network == nil {
-		return nil
-	}
-	return network.Cookies()
+	defer a.mu.Unlock()
+	return a.network
 }
+
+// cookies returns the network namespace cookies of the pods that the plugin has set up.
+func (a *agent) cookies() map[cni.Pod]uint64 { return a.podNetwork().Cookies() }
 
 // limited reports whether a rate limits what a pod sends or receives, its own or a shared one.
 func (a *agent) limited(pod *model.Pod) bool {

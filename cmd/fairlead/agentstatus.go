@@ -76,7 +76,7 @@ func (a *agent) complete(s *observe.Status, err error) {
 	if s.Snat != nil {
 		s.Snat.Uses = flows.SnatUses(s.Snat.RefusedLately > 0)
 	}
-	s.PodNetwork, s.Policies, s.Sockmap = a.podStatus(), a.policies.Status(), a.accelerator.Status()
+	s.PodNetwork, s.Policies, s.Sockmap = a.podNetwork().Status(), a.policies.Status(), a.accelerator.Status()
 	attached, failed := a.path.Status()
 	fillPins(s.Pins, &attached.Pins)
 	s.Disbelieved = a.nodes.Refused()

@@ -5,67 +5,21 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	stdmaps "maps"
 	"net"
 	"slices"
 	"strconv"
-	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/agent/podnetwork"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/maps"
-	"fairlead.io/fairlead/pkg/metrics"
-	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/podnet"
-	"fairlead.io/fairlead/pkg/queues"
 	"fairlead.io/fairlead/pkg/sysctl"
 )
-
-// startQueues starts keeping the queues in which packets of a network's pods wait for their time,
-// or restores the queues that an earlier agent replaced. network may be nil.
-func (a *agent) startQueues(start func(string, func(context.Context) error), network *podnet.Network, log *slog.Logger) error {
-	if a.cfg.Bandwidth != "true" {
-		names, err := queues.Restore()
-		if len(names) > 0 {
-			log.Info("restored the kernel's own queues of devices", "devices", names)
-		}
-		return err
-	}
-	load := func() queues.Load {
-		if network == nil {
-			return queues.Load{}
-		}
-		stats := network.Stats()
-		return queues.Load{All: stats.Waits, One: stats.MostWaits}
-	}
-	a.queues = queues.New(queues.Config{Devices: a.path.Devices, Pair: a.pair, IsPod: cni.IsDevice, Load: load, Log: log})
-	start("queues", a.queues.Run)
-	return nil
-}
-
-// bandwidthStatus returns the state of pods' rates, or nil with --bandwidth=false.
-func (a *agent) bandwidthStatus(pods *podnet.Stats) *observe.BandwidthStatus {
-	if a.queues == nil {
-		return nil
-	}
-	s := a.queues.Stats()
-	if err := a.path.PairWay(); err != nil {
-		s.Error = strings.TrimPrefix(s.Error+"; packets that waited on the node are not delivered: "+err.Error(), "; ")
-	}
-	status := &observe.BandwidthStatus{
-		Devices: s.Devices, Lacking: s.Lacking, Pods: pods.Limited, Dropped: s.Dropped, Congestion: sysctl.CongestionControl(sysctl.Root), Error: s.Error,
-	}
-	if a.bbr != nil {
-		bbr := *a.bbr
-		bbr.Pods, status.BBR = pods.BBR, &bbr
-	}
-	return status
-}
 
 func newBandwidthCommand(inv *invocation) *cobra.Command {
 	list := &cobra.Command{
@@ -126,8 +80,8 @@ func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
 		return nil, pinsError(cfg, err)
 	}
 	defer m.Close()
-	before, err := readPaces(m)
-	if err != nil || len(before.pods)+len(before.shares) == 0 {
+	before, err := podnetwork.ReadPaces(m)
+	if err != nil || len(before.Pods)+len(before.Shares) == 0 {
 		return []limited{}, err
 	}
 	since := time.Now()
@@ -136,7 +90,7 @@ func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
 		return nil, ctx.Err()
 	case <-time.After(measuredFor):
 	}
-	after, err := readPaces(m)
+	after, err := podnetwork.ReadPaces(m)
 	if err != nil {
 		return nil, err
 	}
@@ -161,20 +115,20 @@ func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
 		rows = append(rows, row)
 	}
 	names, congestion := sharesOf(records), sysctl.CongestionControl(sysctl.Root)
-	for _, id := range slices.Sorted(stdmaps.Keys(after.shares)) {
-		now, was := after.shares[id], before.shares[id]
+	for _, id := range slices.Sorted(stdmaps.Keys(after.Shares)) {
+		now, was := after.Shares[id], before.Shares[id]
 		add(limited{Share: names[id], Direction: "egress"}, &now, &was)
 	}
-	indexes, others, bbr := slices.Sorted(stdmaps.Keys(after.pods)), map[uint32]string{}, map[uint32]bool{}
+	indexes, others, bbr := slices.Sorted(stdmaps.Keys(after.Pods)), map[uint32]string{}, map[uint32]bool{}
 	// A pod with several devices is listed once, with the first of them.
 	isOther := func(index uint32) bool {
-		of := after.pods[index].Of
-		return of != index && after.pods[of].Of == of
+		of := after.Pods[index].Of
+		return of != index && after.Pods[of].Of == of
 	}
 	for _, index := range indexes {
 		if isOther(index) {
 			device, _ := ownerOf(int(index), records)
-			others[after.pods[index].Of] += "," + device
+			others[after.Pods[index].Of] += "," + device
 		}
 	}
 	for i := range local {
@@ -184,7 +138,7 @@ func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
 		if isOther(index) {
 			continue
 		}
-		now, was := after.pods[index], before.pods[index]
+		now, was := after.Pods[index], before.Pods[index]
 		device, pod := ownerOf(int(index), records)
 		device += others[index]
 		has := congestion
@@ -195,72 +149,6 @@ func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
 		add(limited{Pod: pod, Device: device, Direction: "ingress"}, now.In, was.In)
 	}
 	return rows, nil
-}
-
-// paces is what pods with rates have sent and received.
-type paces struct {
-	pods   map[uint32]maps.Paced
-	shares map[uint64]maps.Pace
-}
-
-func readPaces(m *maps.Maps) (p paces, err error) {
-	if p.pods, err = maps.Paces(m.PodRates, m.PodPaces); err != nil {
-		return p, err
-	}
-	p.shares, err = maps.SharePaces(m.ShareRates, m.SharePaces)
-	return p, err
-}
-
-// rateSamples returns what the pods of this node with rates have sent and received. It leaves out
-// what cannot be read.
-func (a *agent) rateSamples(pods *podnet.Stats) []metrics.Rate {
-	if pods == nil || len(pods.Rated) == 0 {
-		return nil
-	}
-	// The datapath may replace its own maps with larger ones meanwhile.
-	m, err := maps.Open(mapsDir(a.cfg), true)
-	if err != nil {
-		return nil
-	}
-	defer m.Close()
-	now, err := readPaces(m)
-	if err != nil {
-		return nil
-	}
-	sums := map[metrics.RateOf]metrics.Rate{}
-	add := func(of metrics.RateOf, p *maps.Pace) {
-		if p != nil { // a former pod may still exist beside a new one of the same name
-			sum := sums[of]
-			sums[of] = metrics.Rate{
-				RateOf: of, Limit: sum.Limit + p.Rate, Passed: sum.Passed + p.Passed, Dropped: sum.Dropped + p.Dropped, Marked: sum.Marked + p.Marked,
-			}
-		}
-	}
-	counted := map[uint32]bool{}
-	for _, index := range slices.Sorted(stdmaps.Keys(pods.Rated)) {
-		pod, of := pods.Rated[index], now.pods[index].Of
-		if counted[of] { // for another interface of the pod
-			continue
-		}
-		counted[of] = true
-		if pod.Name == "" { // its record was lost, and a series without names is the node's
-			continue
-		}
-		add(metrics.RateOf{Namespace: pod.Namespace, Pod: pod.Name, Direction: "egress"}, now.pods[index].Out)
-		add(metrics.RateOf{Namespace: pod.Namespace, Pod: pod.Name, Direction: "ingress"}, now.pods[index].In)
-	}
-	namespaces := map[uint64]string{maps.NodeShare: ""} // a series without a namespace is the node's
-	for _, pod := range pods.Rated {
-		if pod.Namespace != "" {
-			namespaces[maps.ShareOf(pod.Namespace)] = pod.Namespace
-		}
-	}
-	for id, share := range now.shares {
-		if namespace, known := namespaces[id]; known {
-			add(metrics.RateOf{Namespace: namespace, Direction: "egress"}, &share)
-		}
-	}
-	return slices.Collect(stdmaps.Values(sums))
 }
 
 // sharesOf returns the names of the rates that pods may share, by their keys.

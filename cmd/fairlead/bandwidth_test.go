@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 	gocmp "github.com/google/go-cmp/cmp"
 
+	"fairlead.io/fairlead/pkg/agent/podnetwork"
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/config"
@@ -57,9 +58,9 @@ func has[K any](t *testing.T, m *ebpf.Map, key K, row bpf.MapsPodPace) {
 // pod that is being recreated is the sum of both, and namespaces and the node have their shared
 // rates.
 func TestRateSamples(t *testing.T) {
-	a := &agent{cfg: &config.Config{BPFFS: rig.BPFFS(t)}}
+	cfg := &config.Config{BPFFS: rig.BPFFS(t)}
 	share := maps.Share{Namespace: "shop", OfNamespace: 5000, OfNode: 9000}
-	m := pinRates(t, a.cfg,
+	m := pinRates(t, cfg,
 		maps.Pod{Index: 7, Rates: maps.Rates{Out: 1000, In: 2000, Share: share}}, maps.Pod{Index: 8, Pace: 7, Rates: maps.Rates{Out: 1000, In: 2000, Share: share}},
 		maps.Pod{Index: 12, Rates: maps.Rates{Out: 1000, In: 2000, Share: share}},
 		maps.Pod{Index: 9, Rates: maps.Rates{Share: maps.Share{OfNode: 9000}}}, maps.Pod{Index: 10, Rates: maps.Rates{Out: 77}},
@@ -73,7 +74,7 @@ func TestRateSamples(t *testing.T) {
 	has(t, m.SharePaces, maps.ShareOf("shop"), bpf.MapsPodPace{Sent: 100, Dropped: 200})
 	has(t, m.SharePaces, uint64(maps.NodeShare), bpf.MapsPodPace{Sent: 1000, Dropped: 2000})
 	web := cni.Pod{Namespace: "shop", Name: "web"}
-	got := a.rateSamples(&podnet.Stats{Rated: map[uint32]cni.Pod{7: web, 8: web, 9: {Namespace: "other", Name: "db"}, 11: {}, 12: web}}) // 10 has just gone
+	got := podnetwork.RateSamples(mapsDir(cfg), &podnet.Stats{Rated: map[uint32]cni.Pod{7: web, 8: web, 9: {Namespace: "other", Name: "db"}, 11: {}, 12: web}}) // 10 has just gone
 	slices.SortFunc(got, func(x, y metrics.Rate) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Pod, y.Pod), cmp.Compare(x.Direction, y.Direction))
 	})
@@ -86,7 +87,7 @@ func TestRateSamples(t *testing.T) {
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got := a.rateSamples(&podnet.Stats{}); got != nil {
+	if got := podnetwork.RateSamples(mapsDir(cfg), &podnet.Stats{}); got != nil {
 		t.Errorf("without a pod that has one: %v", got)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"fairlead.io/fairlead/pkg/agent/acceleration"
 	"fairlead.io/fairlead/pkg/agent/cluster"
 	"fairlead.io/fairlead/pkg/agent/life"
+	"fairlead.io/fairlead/pkg/agent/podnetwork"
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/bigtcp"
 	"fairlead.io/fairlead/pkg/cni/install"
@@ -185,7 +186,7 @@ func (r *removal) restore(cfg *config.Config) error {
 
 // removeState removes the agent's directory, unless it holds files of others.
 func (r *removal) removeState(cfg *config.Config, claim *api.Claim) error {
-	for _, file := range []string{pluginSocket(cfg), cluster.ServersFile(cfg), bbrFile(cfg), acceleration.File(cfg), life.StartsFile(cfg.StateDir)} {
+	for _, file := range []string{podnetwork.PluginSocket(cfg), cluster.ServersFile(cfg), podnetwork.BBRFile(cfg), acceleration.File(cfg), life.StartsFile(cfg.StateDir)} {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove a file of the agent: %w", err)
 		}
@@ -212,7 +213,7 @@ func (r *removal) removeInstalled(cfg *config.Config, plugins string) error {
 		configurations, plugins = cmp.Or(configurations, install.ConfigurationDir), cmp.Or(plugins, install.PluginDir)
 	}
 	if configurations != "" {
-		gone, err := install.RemoveConfiguration(configurations, cfg.CNIConfName, pluginSocket(cfg))
+		gone, err := install.RemoveConfiguration(configurations, cfg.CNIConfName, podnetwork.PluginSocket(cfg))
 		if err != nil {
 			return err
 		}

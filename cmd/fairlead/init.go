@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.io/fairlead/pkg/agent/acceleration"
+	"fairlead.io/fairlead/pkg/agent/podnetwork"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/sysctl"
@@ -75,7 +76,7 @@ mounts in place.`,
 				return err
 			}
 			done.Settings = append(done.Settings, rates...)
-			if done.BBR, err = tryBBR(cfg); err != nil {
+			if done.BBR, err = podnetwork.TryBBR(cfg); err != nil {
 				return err
 			}
 			if done.Sockmap, err = acceleration.TryKernel(cfg); err != nil {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -10,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"fairlead.io/fairlead/pkg/agent/podnetwork"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/congestion"
 	"fairlead.io/fairlead/pkg/datapath"
@@ -79,49 +79,11 @@ func TestInitBBR(t *testing.T) {
 			t.Fatal(err)
 		}
 		cfg := &config.Config{StateDir: dir, BBR: "true", HostRouting: c.agent}
-		if lacks := lacksBBR(cfg); !strings.Contains(got.BBR, c.found) || (got.BBR == "") != (c.found == "") || !strings.Contains(lacks, c.lacks) || (lacks == "") != (c.lacks == "") {
+		if lacks := podnetwork.LacksBBR(cfg); !strings.Contains(got.BBR, c.found) || (got.BBR == "") != (c.found == "") || !strings.Contains(lacks, c.lacks) || (lacks == "") != (c.lacks == "") {
 			t.Errorf("%s --bbr=%s: found %q, and an agent with --host-routing=%s %q", c.flag, c.bbr, got.BBR, c.agent, lacks)
 		}
-		if cfg.BBR = "false"; lacksBBR(cfg) != "" || bbrStatus(cfg) != nil {
-			t.Errorf("%s --bbr=%s: with --bbr=false, it lacks %q", c.flag, c.bbr, lacksBBR(cfg))
-		}
-	}
-}
-
-// TestBBRRecord checks that what init has recorded counts for agents with the same way for packets
-// only. A record that does not say for which way it is counts for none.
-func TestBBRRecord(t *testing.T) {
-	const (
-		veth   = "--pod-device=veth --host-routing=bpf"
-		advice = `: run "fairlead init --bbr=true" with the agent's options, and restart the agent`
-	)
-	plain := config.Config{PodDevice: "auto", HostRouting: "bpf", Routing: "none"}
-	stack, netkit, tunnel, native := plain, plain, plain, plain
-	stack.HostRouting, netkit.PodDevice, tunnel.Routing, native.Routing = "stack", "netkit", "vxlan", "native"
-	for _, c := range []struct {
-		record string
-		agent  config.Config
-		lacks  string
-	}{
-		{veth + "\nworks\n", plain, ""},
-		{veth + "\nworks\n", native, ""},
-		{veth + "\nit does not\n", plain, "it does not"},
-		{veth + "\nworks\n", stack, "it has not been tested with --pod-device=veth --host-routing=stack" + advice},
-		{veth + "\nit does not\n", netkit, "it has not been tested with --pod-device=netkit --host-routing=bpf" + advice},
-		{veth + "\nworks\n", tunnel, "it has not been tested with " + veth + " --routing=vxlan" + advice},
-		{veth + " --routing=vxlan\nworks\n", tunnel, ""},
-		{"works\n", plain, "it has not been tested with " + veth + advice},
-		{"it does not\n", plain, "it has not been tested with " + veth + advice},
-		{veth + "\n", plain, "it has not been tested with " + veth + advice},
-		{"", plain, "it has not been tested with " + veth + advice},
-	} {
-		cfg := c.agent
-		cfg.StateDir, cfg.BBR = t.TempDir(), "true"
-		if err := os.WriteFile(bbrFile(&cfg), []byte(c.record), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if lacks := lacksBBR(&cfg); lacks != c.lacks {
-			t.Errorf("%q: an agent lacks %q, want %q", c.record, lacks, c.lacks)
+		if cfg.BBR = "false"; podnetwork.LacksBBR(cfg) != "" || podnetwork.BBRStatus(cfg) != nil {
+			t.Errorf("%s --bbr=%s: with --bbr=false, it lacks %q", c.flag, c.bbr, podnetwork.LacksBBR(cfg))
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/agent/podnetwork"
 	"fairlead.io/fairlead/pkg/cni/install"
 	"fairlead.io/fairlead/pkg/config"
 )
@@ -47,7 +47,7 @@ are up to date are not written. "fairlead cleanup" removes both.`,
 			}
 			done.Files = append(done.Files, placed)
 			if cfg.CNIConfDir != "" {
-				if placed, err = configureRuntime(cfg); err != nil {
+				if placed, err = podnetwork.ConfigureRuntime(cfg); err != nil {
 					return err
 				}
 				done.Files = append(done.Files, placed)
@@ -62,18 +62,6 @@ are up to date are not written. "fairlead cleanup" removes both.`,
 }
 
 const pluginDirFlag = "cni-bin-dir"
-
-// configureRuntime writes the configuration of the network that the agent serves.
-func configureRuntime(cfg *config.Config) (install.Placed, error) {
-	placed, err := install.Configuration(cfg.CNIConfDir, cfg.CNIConfName, pluginSocket(cfg))
-	if err != nil {
-		return placed, fmt.Errorf("write the runtime's configuration: %w", err)
-	}
-	return placed, nil
-}
-
-// pluginSocket is the socket on which the agent serves the plugin.
-func pluginSocket(cfg *config.Config) string { return filepath.Join(cfg.StateDir, cni.SocketName) }
 
 // installation is what the command found or wrote.
 type installation struct {

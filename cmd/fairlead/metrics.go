@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 
+	"fairlead.io/fairlead/pkg/agent/podnetwork"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/metrics"
 	"fairlead.io/fairlead/pkg/observe"
@@ -76,11 +77,12 @@ func (a *agent) sample() metrics.Sample {
 	s.Conntrack, _ = flows.Stats()
 	s.Routes, _ = routes.Stats()
 	s.Monitor = a.hub.Stats()
-	s.Pods, s.Fabric = a.podStats(), a.fabricStats()
+	network := a.podNetwork()
+	s.Pods, s.Fabric = network.Stats(), network.FabricStats()
 	if status.PodNetwork != nil {
 		s.Bandwidth = status.PodNetwork.Bandwidth
 	}
-	s.Rates, s.Sockmap = a.rateSamples(s.Pods), status.Sockmap
+	s.Rates, s.Sockmap = podnetwork.RateSamples(mapsDir(a.cfg), s.Pods), status.Sockmap
 	if o := a.optOuts(); o != nil {
 		s.OptOut = *o
 		s.Stats.Damage += o.Damage

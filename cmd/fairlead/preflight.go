@@ -13,6 +13,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/agent/acceleration"
 	"fairlead.io/fairlead/pkg/agent/connections"
+	"fairlead.io/fairlead/pkg/agent/podnetwork"
 	"fairlead.io/fairlead/pkg/bigtcp"
 	"fairlead.io/fairlead/pkg/cni/install"
 	"fairlead.io/fairlead/pkg/config"
@@ -187,7 +188,7 @@ func largePackets(cfg *config.Config, find func() ([]devices.Device, error)) (pr
 	if err != nil {
 		return preflight.LargePackets{}, err
 	}
-	why4, why6 := whyUsual(cfg)
+	why4, why6 := podnetwork.WhyUsual(cfg)
 	s, err := bigtcp.Find(bigtcp.Config{Devices: func() []devices.Device { return found }, Why4: why4, Why6: why6})
 	return preflight.LargePackets{V4: s.V4, V6: s.V6, Why4: s.Why4, Why6: s.Why6}, err
 }

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	stdmaps "maps"
+	"net/netip"
 	"time"
 
 	"fairlead.io/fairlead/pkg/agent/cluster"
 	"fairlead.io/fairlead/pkg/agent/connections"
 	"fairlead.io/fairlead/pkg/agent/life"
+	"fairlead.io/fairlead/pkg/agent/podnetwork"
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
@@ -38,7 +40,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if err != nil {
 		return err
 	}
-	if err := checkPodNetwork(cfg); err != nil {
+	if err := podnetwork.Check(cfg); err != nil {
 		return err
 	}
 	store := model.NewStore(cfg.NodeName)
@@ -55,9 +57,9 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		}
 		packets.PairEnd = queues.FarName
 	}
-	bbr := bbrStatus(cfg)
+	bbr := podnetwork.BBRStatus(cfg)
 	path, err := datapath.Open(datapath.Config{
-		BPFFS: cfg.BPFFS, CgroupRoot: cfg.CgroupRoot, OnDemand: true, Packets: packets, Congestion: replacedBy(bbr), Log: log,
+		BPFFS: cfg.BPFFS, CgroupRoot: cfg.CgroupRoot, OnDemand: true, Packets: packets, Congestion: podnetwork.ReplacedCongestion(bbr), Log: log,
 	})
 	if err != nil {
 		return err
@@ -88,8 +90,8 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if err != nil {
 		return err
 	}
-	agent := &agent{cfg: cfg, path: path, bbr: bbr, pair: packets.Pair, source: src, store: store, started: time.Now()}
-	agent.nodes = nodes.New(path, store, agent.podCIDRs, log)
+	agent := &agent{cfg: cfg, path: path, bbr: bbr, source: src, store: store, started: time.Now()}
+	agent.nodes = nodes.New(path, store, func() ([]netip.Prefix, error) { return podnetwork.CIDRs(cfg, store) }, log)
 	if agent.metrics, err = newMetrics(agent); err != nil {
 		return err
 	}
@@ -176,7 +178,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	}
 	controller := newOptOutController(cfg, rules, store, path, log)
 	agent.setWriters(reconciler, controller)
-	if err := agent.startPodNetwork(start, log); err != nil {
+	if err := agent.startPodNetwork(start, packets.Pair, log); err != nil {
 		return err
 	}
 	start("sockmap", agent.accelerator.Run)
@@ -230,7 +232,7 @@ func factsOf(cfg *config.Config) (lb.Facts, error) {
 		return lb.Facts{}, fmt.Errorf("option service-quota: %w", err)
 	}
 	return lb.Facts{
-		Quota: quota, Proxies: proxyNames(cfg), Algorithm: algorithm, ExternalIPs: external, Direct: direct, AcceptDirect: cfg.AcceptsDSR(), VIPPing: cfg.VIPPing == "true",
+		Quota: quota, Proxies: podnetwork.ProxyNames(cfg), Algorithm: algorithm, ExternalIPs: external, Direct: direct, AcceptDirect: cfg.AcceptsDSR(), VIPPing: cfg.VIPPing == "true",
 		NodeExternalIPs: cfg.NodeExternalIPs == "true", NodePorts: cfg.NodePorts(),
 		RuntimePorts: cfg.PodNetwork == "main" && cfg.Source == config.Kubernetes,
 	}, nil

@@ -1,4 +1,4 @@
-package main
+package podnetwork
 
 import (
 	"fairlead.io/fairlead/pkg/cni"
@@ -9,9 +9,9 @@ import (
 	"fairlead.io/fairlead/pkg/podnet"
 )
 
-// proxyNames returns the names of the proxies that pods may choose, or nil unless
+// ProxyNames returns the names of the proxies that pods may choose, or nil unless
 // --pod-network=main.
-func proxyNames(cfg *config.Config) []string {
+func ProxyNames(cfg *config.Config) []string {
 	if cfg.PodNetwork != "main" {
 		return nil
 	}
@@ -25,23 +25,23 @@ func proxyNames(cfg *config.Config) []string {
 // traits returns how to treat a pod. Until the sources have synced, a pod keeps the traits that it
 // had. The runtime may create a pod before the agent hears of it. A pod that may turn out to have a
 // proxy opens no connection until then, so that none bypasses the proxy.
-func (a *agent) traits(pod cni.Pod, asked *cni.Bandwidth, was *podnet.Traits) podnet.Traits {
+func (n *Network) traits(pod cni.Pod, asked *cni.Bandwidth, was *podnet.Traits) podnet.Traits {
 	name := model.Name{Namespace: pod.Namespace, Name: pod.Name}
 	select {
-	case <-a.store.Synced():
+	case <-n.Store.Synced():
 	default:
 		if was != nil {
 			return *was
 		}
-		return podnet.Traits{Proxy: a.unknownProxy(pod), Rates: a.rates(name, pod.UID, asked)}
+		return podnet.Traits{Proxy: n.unknownProxy(pod), Rates: n.rates(name, pod.UID, asked)}
 	}
-	traits := podnet.Traits{Unchecked: a.store.Unchecked(name, pod.UID), Rates: a.rates(name, pod.UID, asked)}
-	traits.BBR = a.wantsBBR(a.store.Rates(name, pod.UID).BBR)
-	switch asked, known := a.store.Proxy(name, pod.UID); {
+	traits := podnet.Traits{Unchecked: n.Store.Unchecked(name, pod.UID), Rates: n.rates(name, pod.UID, asked)}
+	traits.BBR = n.wantsBBR(n.Store.Rates(name, pod.UID).BBR)
+	switch asked, known := n.Store.Proxy(name, pod.UID); {
 	case !known:
-		traits.Proxy = a.unknownProxy(pod)
-	case asked != "" && a.cfg.PodNetwork == "main":
-		traits.Proxy = proxyOf(a.cfg, asked)
+		traits.Proxy = n.unknownProxy(pod)
+	case asked != "" && n.Options.PodNetwork == "main":
+		traits.Proxy = proxyOf(n.Options, asked)
 	}
 	return traits
 }
@@ -49,11 +49,11 @@ func (a *agent) traits(pod cni.Pod, asked *cni.Bandwidth, was *podnet.Traits) po
 // rates returns the rates of a pod: those in its annotations or, until the agent hears of it, those
 // that its runtime read there, held to the same limits because not every runtime checks them. It
 // returns none with --bandwidth=false.
-func (a *agent) rates(name model.Name, uid string, asked *cni.Bandwidth) maps.Rates {
-	if a.cfg.Bandwidth != "true" {
+func (n *Network) rates(name model.Name, uid string, asked *cni.Bandwidth) maps.Rates {
+	if n.Options.Bandwidth != "true" {
 		return maps.Rates{}
 	}
-	r := a.store.Rates(name, uid)
+	r := n.Store.Rates(name, uid)
 	if !r.Known && asked != nil {
 		r.Egress, r.Ingress = model.ReasonableRate(asked.EgressRate), model.ReasonableRate(asked.IngressRate)
 	}
@@ -72,8 +72,8 @@ func ratesOf(namespace string, r model.Rates) maps.Rates {
 
 // unknownProxy returns the proxy of a pod of which only the name is known. It may have one, except
 // with files as the source, because they need not list every pod.
-func (a *agent) unknownProxy(pod cni.Pod) maps.Proxy {
-	return maps.Proxy{Asked: pod.Name != "" && a.cfg.Source == config.Kubernetes && len(a.cfg.Proxies()) > 0}
+func (n *Network) unknownProxy(pod cni.Pod) maps.Proxy {
+	return maps.Proxy{Asked: pod.Name != "" && n.Options.Source == config.Kubernetes && len(n.Options.Proxies()) > 0}
 }
 
 // proxyOf returns the proxy with the given name. If there is none, connections of the pod go
@@ -88,12 +88,12 @@ func proxyOf(cfg *config.Config, name string) maps.Proxy {
 }
 
 // addProxies adds the proxies, and how many pods use each, to a status.
-func (a *agent) addProxies(s *observe.PodNetworkStatus, pods map[uint16]int) {
-	for _, p := range a.cfg.Proxies() {
+func (n *Network) addProxies(s *observe.PodNetworkStatus, pods map[uint16]int) {
+	for _, p := range n.Options.Proxies() {
 		s.Proxies = append(s.Proxies, observe.ProxyStatus{Name: p.Name, Port: p.Port, Optional: p.Optional, Pods: pods[p.Port]})
 	}
 	s.Unproxied = pods[0]
-	if err := a.path.ProxyWay(); err != nil {
+	if err := n.Path.ProxyWay(); err != nil {
 		s.ProxyError = err.Error()
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package podnetwork
 
 import (
 	"testing"
@@ -60,8 +60,8 @@ func TestTraits(t *testing.T) {
 			pods := store.Pods()
 			store.ReplacePods(pods)
 		}
-		a := &agent{cfg: &config.Config{Source: tt.source, PodNetwork: "main", L7Proxies: tt.proxies}, store: store}
-		if got := a.traits(tt.pod, nil, tt.was); got != tt.want {
+		n := &Network{Config: Config{Options: &config.Config{Source: tt.source, PodNetwork: "main", L7Proxies: tt.proxies}, Store: store}}
+		if got := n.traits(tt.pod, nil, tt.was); got != tt.want {
 			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
 		}
 	}
@@ -69,7 +69,7 @@ func TestTraits(t *testing.T) {
 	known("mesh")(store)
 	for _, network := range []string{"chained", "off"} {
 		cfg := &config.Config{PodNetwork: network}
-		if names := proxyNames(cfg); names != nil {
+		if names := ProxyNames(cfg); names != nil {
 			t.Errorf("%s: proxies are %q", network, names)
 		}
 	}
@@ -81,19 +81,19 @@ func TestTraitsRate(t *testing.T) {
 	store := model.NewStore("node")
 	name := model.Name{Namespace: "shop", Name: "web"}
 	web, before, was := cni.Pod{Namespace: "shop", Name: "web", UID: "one"}, cni.Pod{Namespace: "shop", Name: "web", UID: "zero"}, podnet.Traits{Rates: maps.Rates{Out: 5}}
-	a := &agent{cfg: &config.Config{Source: config.Kubernetes, PodNetwork: "main", Bandwidth: "true"}, store: store}
+	n := &Network{Config: Config{Options: &config.Config{Source: config.Kubernetes, PodNetwork: "main", Bandwidth: "true"}, Store: store}}
 	want := func(what string, pod cni.Pod, rate uint64) {
 		t.Helper()
-		if got := a.traits(pod, nil, &was); got.Out != rate {
+		if got := n.traits(pod, nil, &was); got.Out != rate {
 			t.Errorf("%s: %d bytes a second, want %d", what, got.Out, rate)
 		}
 	}
 	asked := &cni.Bandwidth{EgressRate: 16e6, IngressRate: 32e6}
-	if got := a.traits(web, asked, nil).Rates; got != (maps.Rates{Out: 2e6, In: 4e6}) {
+	if got := n.traits(web, asked, nil).Rates; got != (maps.Rates{Out: 2e6, In: 4e6}) {
 		t.Errorf("before it is known it has %+v, not what its runtime asks for", got)
 	}
 	for _, bits := range []uint64{1, 999, 1e15 + 1, 1 << 63} {
-		if got := a.traits(web, &cni.Bandwidth{EgressRate: bits, IngressRate: bits}, nil).Rates; got != (maps.Rates{}) {
+		if got := n.traits(web, &cni.Bandwidth{EgressRate: bits, IngressRate: bits}, nil).Rates; got != (maps.Rates{}) {
 			t.Errorf("its runtime asks for %d bits a second, but it has %+v", bits, got)
 		}
 	}
@@ -105,10 +105,10 @@ func TestTraitsRate(t *testing.T) {
 	store.ReplaceNamespaces(nil)
 	store.ReplacePods(store.Pods())
 	want("known", web, 1.25e6)
-	if got := a.traits(web, asked, &was).Rates; got != (maps.Rates{Out: 1.25e6}) {
+	if got := n.traits(web, asked, &was).Rates; got != (maps.Rates{Out: 1.25e6}) {
 		t.Errorf("once it is known it has %+v, not what its annotations say", got)
 	}
-	if got := a.traits(before, asked, &was).Rates; got != (maps.Rates{Out: 2e6, In: 4e6}) {
+	if got := n.traits(before, asked, &was).Rates; got != (maps.Rates{Out: 2e6, In: 4e6}) {
 		t.Errorf("while another pod of its name is known it has %+v", got)
 	}
 	want("an earlier pod of the same name", before, 0)
@@ -121,14 +121,14 @@ func TestTraitsRate(t *testing.T) {
 	store.SetNode(&model.Node{Name: "node", Egress: 80e6})
 	store.SetNode(&model.Node{Name: "other", Egress: 8e6})
 	shared := maps.Rates{In: 1e6, Class: maps.BestEffort, Share: maps.Share{Namespace: "shop", OfNamespace: 5e6, OfNode: 10e6}}
-	if got := a.traits(web, nil, &was); got.Rates != shared {
+	if got := n.traits(web, nil, &was); got.Rates != shared {
 		t.Errorf("shared with others: %+v, want %+v", got.Rates, shared)
 	}
-	if got := a.traits(before, nil, &was); got.Share != shared.Share || got.Class != maps.Burstable {
+	if got := n.traits(before, nil, &was); got.Share != shared.Share || got.Class != maps.Burstable {
 		t.Errorf("an earlier pod of the same name shares %+v", got.Rates)
 	}
 	store.SetNamespace(&model.Namespace{Name: "shop"})
-	if got := a.traits(web, nil, &was); got.Share != (maps.Share{OfNode: 10e6}) {
+	if got := n.traits(web, nil, &was); got.Share != (maps.Share{OfNode: 10e6}) {
 		t.Errorf("sharing only with the node, it has %+v", got.Share)
 	}
 	for _, c := range []struct {
@@ -141,17 +141,17 @@ func TestTraitsRate(t *testing.T) {
 		{model.Unsaid, "annotated", "", false}, {model.Yes, "annotated", "", true}, {model.No, "annotated", "", false},
 		{model.Yes, "true", "the kernel has none", false},
 	} {
-		a.cfg.BBR, a.bbr = c.among, &observe.BBRStatus{Error: c.lacks}
+		n.Options.BBR, n.BBR = c.among, &observe.BBRStatus{Error: c.lacks}
 		store.SetPod(&model.Pod{Name: name, UID: "one", BBR: c.says})
-		if got := a.traits(web, nil, &was).BBR; got != c.wanted {
+		if got := n.traits(web, nil, &was).BBR; got != c.wanted {
 			t.Errorf("--bbr=%s, the pod asks for %d, it lacks %q: %t", c.among, c.says, c.lacks, got)
 		}
 	}
-	a.cfg.BBR, a.bbr = "false", nil
-	if a.traits(web, nil, &was).BBR {
+	n.Options.BBR, n.BBR = "false", nil
+	if n.traits(web, nil, &was).BBR {
 		t.Error("a pod has BBR despite --bbr=false")
 	}
-	a.cfg.Bandwidth = "false"
+	n.Options.Bandwidth = "false"
 	store.SetPod(&model.Pod{Name: name, UID: "one", Egress: 20e6})
 	want("without rates", web, 0)
 }

@@ -1,4 +1,4 @@
-package main
+package podnetwork
 
 import (
 	"fmt"
@@ -27,8 +27,8 @@ func TestNativeInside(t *testing.T) {
 		fabric.Native: "[10.0.0.0/24 10.0.1.0/24 192.0.2.0/32 192.0.2.1/32]",
 		fabric.VXLAN:  "[10.0.0.0/24 192.0.2.0/32 10.0.1.0/24]",
 	} {
-		a := &agent{cfg: &config.Config{Routing: routing}, store: store}
-		if got := fmt.Sprint(a.nativeInside()); got != want {
+		n := &Network{Config: Config{Options: &config.Config{Routing: routing}, Store: store}}
+		if got := fmt.Sprint(n.nativeInside()); got != want {
 			t.Errorf("%s: pod addresses are routed in %s, want %s", routing, got, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package podnetwork
 
 import (
 	"errors"
@@ -21,21 +21,21 @@ import (
 // why not.
 const bbrWorks = "works"
 
-// bbrFile is where "fairlead init" records the result of its test, because an agent may lack the
+// BBRFile is where "fairlead init" records the result of its test, because an agent may lack the
 // privileges for the test's network namespaces. Its first line says which way was tested, because
 // an agent with other options may send packets another way, where the result does not hold.
-func bbrFile(cfg *config.Config) string { return filepath.Join(cfg.StateDir, "bbr") }
+func BBRFile(cfg *config.Config) string { return filepath.Join(cfg.StateDir, "bbr") }
 
 // bbrWay returns the way that packets of new pods take with these options.
 func bbrWay(cfg *config.Config) congestion.Way {
-	return congestion.Way{Netkit: podKind(cfg) == cni.Netkit, Stack: cfg.HostRouting == "stack", Tunnel: cfg.Routing == fabric.VXLAN}
+	return congestion.Way{Netkit: Kind(cfg) == cni.Netkit, Stack: cfg.HostRouting == "stack", Tunnel: cfg.Routing == fabric.VXLAN}
 }
 
-// tryBBR tests whether connections of pods can use BBR, if the options want that for any, and
+// TryBBR tests whether connections of pods can use BBR, if the options want that for any, and
 // records and returns the result.
-func tryBBR(cfg *config.Config) (found string, err error) {
+func TryBBR(cfg *config.Config) (found string, err error) {
 	if cfg.BBR == "false" {
-		if err := os.Remove(bbrFile(cfg)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(BBRFile(cfg)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return "", err
 		}
 		return "", nil
@@ -48,19 +48,19 @@ func tryBBR(cfg *config.Config) (found string, err error) {
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return "", err
 	}
-	if err := os.WriteFile(bbrFile(cfg), []byte(way.String()+"\n"+found+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(BBRFile(cfg), []byte(way.String()+"\n"+found+"\n"), 0o600); err != nil {
 		return "", fmt.Errorf("record whether connections can use BBR: %w", err)
 	}
 	return found, nil
 }
 
-// lacksBBR returns why connections of pods do not use BBR although the options want that for some,
+// LacksBBR returns why connections of pods do not use BBR although the options want that for some,
 // or "" if nothing prevents it.
-func lacksBBR(cfg *config.Config) string {
+func LacksBBR(cfg *config.Config) string {
 	if cfg.BBR == "false" {
 		return ""
 	}
-	noted, err := os.ReadFile(bbrFile(cfg))
+	noted, err := os.ReadFile(BBRFile(cfg))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err.Error()
 	}
@@ -75,27 +75,27 @@ func lacksBBR(cfg *config.Config) string {
 }
 
 // wantsBBR reports whether new connections of a pod use BBR, given what its annotation asks for.
-func (a *agent) wantsBBR(asked model.Choice) bool {
+func (n *Network) wantsBBR(asked model.Choice) bool {
 	switch {
-	case a.bbr == nil || a.bbr.Error != "":
+	case n.BBR == nil || n.BBR.Error != "":
 		return false
-	case a.cfg.BBR == "annotated":
+	case n.Options.BBR == "annotated":
 		return asked == model.Yes
 	}
 	return asked != model.No
 }
 
-// bbrStatus returns whose connections use BBR, or nil if the options want that for none.
-func bbrStatus(cfg *config.Config) *observe.BBRStatus {
+// BBRStatus returns whose connections use BBR, or nil if the options want that for none.
+func BBRStatus(cfg *config.Config) *observe.BBRStatus {
 	if cfg.BBR == "false" {
 		return nil
 	}
-	return &observe.BBRStatus{Annotated: cfg.BBR == "annotated", Error: lacksBBR(cfg)}
+	return &observe.BBRStatus{Annotated: cfg.BBR == "annotated", Error: LacksBBR(cfg)}
 }
 
-// replacedBy returns the node's default congestion control, which BBR replaces for pods, or "" if
+// ReplacedCongestion returns the node's default congestion control, which BBR replaces for pods, or "" if
 // it does not.
-func replacedBy(s *observe.BBRStatus) string {
+func ReplacedCongestion(s *observe.BBRStatus) string {
 	if s == nil || s.Error != "" {
 		return ""
 	}

@@ -1,0 +1,111 @@
+package podnetwork
+
+import (
+	"errors"
+	"fmt"
+
+	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/fabric"
+	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/podnet"
+	"fairlead.io/fairlead/pkg/sysctl"
+)
+
+// Stats returns the state of the pod network, or nil with --pod-network=off and before there is one.
+func (n *Network) Stats() *podnet.Stats {
+	if n == nil || n.pods == nil {
+		return nil
+	}
+	stats := n.pods.Stats()
+	return &stats
+}
+
+// FabricStats returns the state of the routes to other nodes, or nil unless --pod-network=main.
+func (n *Network) FabricStats() *fabric.Stats {
+	if n == nil || n.fabric == nil {
+		return nil
+	}
+	stats := n.fabric.Stats()
+	return &stats
+}
+
+// Cookies returns the network namespace cookies of the pods that the plugin has set up.
+func (n *Network) Cookies() map[cni.Pod]uint64 {
+	if n == nil || n.pods == nil {
+		return nil
+	}
+	return n.pods.Cookies()
+}
+
+// Ready returns why pods cannot get a network yet.
+func (n *Network) Ready() error {
+	if n == nil {
+		return errors.New("the pod network has not started yet")
+	}
+	if n.Options.PodNetwork != "main" {
+		return nil
+	}
+	if _, err := n.podCIDRs(); err != nil {
+		return err
+	}
+	if stats := n.FabricStats(); stats == nil || stats.Pending {
+		return errors.New("the routes to other nodes' pods are not written yet")
+	}
+	return nil
+}
+
+func (n *Network) routingStatus() *observe.RoutingStatus {
+	stats := n.FabricStats()
+	if stats == nil {
+		return nil
+	}
+	return &observe.RoutingStatus{
+		Mode: stats.Mode, Pending: stats.Pending, Nodes: stats.Nodes, Routes: stats.Routes, Refused: stats.Refused, Left: stats.Left, Mended: stats.Mended, Error: stats.Error,
+	}
+}
+
+// Status returns the state of the pod network, or nil with --pod-network=off and before there is one.
+func (n *Network) Status() *observe.PodNetworkStatus {
+	stats := n.Stats()
+	if stats == nil {
+		return nil
+	}
+	s := &observe.PodNetworkStatus{
+		Mode: n.Options.PodNetwork, Pods: stats.Pods, Netkits: stats.Netkits, Unchecked: stats.Unchecked, Reclaimed: stats.Reclaimed, Mended: stats.Mended, Error: stats.Error,
+		Adopted: stats.Adopted, Unknown: stats.Unknown, Addresses: map[string]observe.AddressCount{},
+	}
+	for family, count := range stats.Families {
+		s.Addresses[family] = observe.AddressCount(count)
+	}
+	v4, v6 := false, false
+	for _, prefix := range stats.CIDRs {
+		s.CIDRs = append(s.CIDRs, prefix.String())
+		v4, v6 = v4 || prefix.Addr().Is4(), v6 || prefix.Addr().Is6()
+	}
+	s.Routing, s.BigTCP, s.Bandwidth = n.routingStatus(), n.bigStatus(), n.bandwidthStatus(stats)
+	n.addProxies(s, stats.Proxied)
+	if rules := n.masquerade; rules != nil {
+		native, err := rules.Native()
+		s.Masquerade = &observe.MasqueradeStatus{File: n.Options.MasqueradeConfig, Networks: len(native)}
+		if err != nil {
+			s.Masquerade.Error = err.Error()
+		}
+	}
+	for i, setting := range sysctl.Forwarding() {
+		if ![...]bool{v4, v6}[i] {
+			continue
+		}
+		s.Needed = append(s.Needed, setting.Name+"=1")
+		// A setting that cannot be read is not reported as off.
+		if off, err := setting.IsOff(sysctl.Root); err == nil && off {
+			s.Settings = append(s.Settings, setting.Name)
+		}
+	}
+	if n.Options.PodNetwork == "main" {
+		s.Device = string(Kind(n.Options))
+		for _, setting := range podnet.Settings() {
+			s.Needed = append(s.Needed, fmt.Sprintf("net.%s.conf.DEVICE.%s=%s", setting.Family, setting.Key, setting.Value))
+		}
+	}
+	return s
+}
