@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -13,9 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 
-	"fairlead.io/fairlead/pkg/agent/cluster"
 	"fairlead.io/fairlead/pkg/datapath"
-	"fairlead.io/fairlead/pkg/model"
 )
 
 // pinnedIDs returns the kernel's number of each map that is pinned.
@@ -97,27 +94,4 @@ func TestRemovedPins(t *testing.T) {
 	if got := n.connect(3); got["198.18.0.1"] != 3 {
 		t.Errorf("connections after all that: %v", got)
 	}
-}
-
-// nodeEvents keeps the events about the node.
-type nodeEvents struct {
-	cluster.Events
-	list []string
-}
-
-func (e *nodeEvents) Node(uid string, warning bool, reason, message string) bool {
-	e.list = append(e.list, fmt.Sprintf("%s %t %s: %s", uid, warning, reason, message))
-	return true
-}
-
-// TestRemovedPinsEvent checks that an event tells of pins that were restored.
-func TestRemovedPinsEvent(t *testing.T) {
-	store := model.NewStore("worker-1")
-	store.SetNode(&model.Node{Name: "worker-1", UID: "uid-1"})
-	a, events := &agent{store: store}, &nodeEvents{}
-	a.reportPins(events)([]string{"ct", "svcs"})
-	if len(events.list) != 1 || !strings.HasPrefix(events.list[0], "uid-1 true PinsRemoved: ") || !strings.Contains(events.list[0], "(ct, svcs)") {
-		t.Errorf("events: %q", events.list)
-	}
-	a.reportPins(nil)([]string{"ct"}) // there is no API server
 }

@@ -1,14 +1,12 @@
 package main
 
 import (
-	"context"
 	"errors"
 
 	"github.com/spf13/cobra"
 
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/observe"
-	"fairlead.io/fairlead/pkg/reconcile"
 )
 
 func newVerifyCommand(inv *invocation) *cobra.Command {
@@ -62,28 +60,4 @@ func structureOf(cfg *config.Config) (observe.Verification, error) {
 	v := observe.Verification{Differences: []observe.Difference{}, Structure: observe.Check(pinned.Snapshot)}
 	v.Services, v.Frontends, v.Backends = pinned.Counts()
 	return v, nil
-}
-
-// verify lets the reconciler compare the maps with the objects.
-func (a *agent) verify(ctx context.Context, repair bool) (observe.Verification, error) {
-	r := a.current()
-	if r == nil {
-		return observe.Verification{}, reconcile.ErrUnsynced
-	}
-	report, err := r.Verify(ctx, repair)
-	v := observe.Verification{
-		Repair: repair, Services: report.Services, Frontends: report.Frontends, Backends: report.Backends,
-		Found: report.Found, Mended: report.Mended, Pending: report.Pending, Took: report.Took,
-		Differences: []observe.Difference{},
-	}
-	for _, d := range report.Differences {
-		v.Differences = append(v.Differences, observe.Difference{Kind: d.Kind, Where: d.Where, Want: d.Want, Have: d.Have, Mended: d.Mended})
-	}
-	if err == nil {
-		err = a.verifyOptOuts(ctx, &v)
-	}
-	if err == nil {
-		err = a.verifyNodes(&v)
-	}
-	return v, err
 }

@@ -70,7 +70,8 @@ func rules() []rule {
 		{"pkg/agent/acceleration", []string{"pkg/agent/life", "pkg/cni", "pkg/config", "pkg/model", "pkg/observe", "pkg/optout", "pkg/sockmap", "pkg/source"}, "it works beside any proxy and pod network, so it knows nothing of Services"},
 		{"pkg/agent/podnetwork", []string{"pkg/agent/life", "pkg/bigtcp", "pkg/cni", "pkg/cni/install", "pkg/config", "pkg/congestion", "pkg/datapath", "pkg/fabric", "pkg/maps", "pkg/masquerade", "pkg/metrics",
 			"pkg/model", "pkg/nodes", "pkg/observe", "pkg/podnet", "pkg/queues", "pkg/reconcile", "pkg/source/file", "pkg/sysctl"}, "it wires what pods' network is made of, and knows nothing of Services"},
-		{"cmd/...", []string{"pkg/..."}, "commands wire everything together, and nothing imports a command"},
+		{"pkg/agent", []string{"pkg/..."}, "the agent wires everything together, and nothing but a command imports it"},
+		{"cmd/...", []string{"pkg/..."}, "commands have the agent run, ask it, and read the kernel; nothing imports a command"},
 		{"deploy/...", []string{"deploy/..."}, "it packs what was built and is not part of it"},
 		{"test/...", []string{"pkg/...", "deploy/...", "test/..."}, "tests may look everywhere but run commands as a user does"},
 	}

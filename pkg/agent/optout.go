@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -34,37 +34,36 @@ func newCNI(cfg *config.Config, host uint64, log *slog.Logger) *optout.CNI {
 	return optout.NewCNI(cfg.CNICache, netnsDir, host, func() (optout.Finder, error) { return datapath.NewNetnsFinder() }, log)
 }
 
-// newOptOutController returns the controller of the pods that have opted out of balancing at the socket.
-func newOptOutController(cfg *config.Config, rules optout.Rules, store *model.Store, path *datapath.Datapath, log *slog.Logger) *optout.Keeper {
-	return optout.New(optout.Config{
+// optOuts are the pods that have opted out of balancing at the socket.
+type optOuts struct{ controller *optout.Keeper }
+
+func newOptOuts(cfg *config.Config, rules optout.Rules, store *model.Store, path *datapath.Datapath, log *slog.Logger) *optOuts {
+	return &optOuts{optout.New(optout.Config{
 		Store: store, Rules: rules, Table: path, Log: log,
 		Identities: []optout.Identity{
 			newCNI(cfg, path.HostNetns(), log),
 			optout.NewCgroups(path.CgroupRoot()),
 		},
-	})
+	})}
 }
 
-func (a *agent) optOutController() *optout.Keeper {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.optOut
+// run keeps their rows until the context ends.
+func (o *optOuts) run(ctx context.Context) error { return o.controller.Run(ctx) }
+
+// stats returns how many pods have opted out. A nil optOuts knows of none.
+func (o *optOuts) stats() optout.Status {
+	if o == nil {
+		return optout.Status{}
+	}
+	return o.controller.Status()
 }
 
-// optOuts returns how many pods have opted out, or nil until the maps exist.
-func (a *agent) optOuts() *optout.Status {
-	k := a.optOutController()
-	if k == nil {
+// status returns which pods have opted out, or nil until the maps exist.
+func (o *optOuts) status() *observe.OptOutStatus {
+	if o == nil {
 		return nil
 	}
-	status := k.Status()
-	return &status
-}
-
-func optOutStatus(from *optout.Status) *observe.OptOutStatus {
-	if from == nil {
-		return nil
-	}
+	from := o.controller.Status()
 	s := &observe.OptOutStatus{Pods: from.Pods, Waiting: from.Waiting, NotCovered: from.NotCovered}
 	for _, u := range from.Uncovered {
 		s.Uncovered = append(s.Uncovered, observe.UncoveredPod{Pod: u.Pod.String(), Why: u.Why, Reason: u.Reason})
@@ -72,13 +71,12 @@ func optOutStatus(from *optout.Status) *observe.OptOutStatus {
 	return s
 }
 
-// namespaceProblems lists the problems of namespaces, sorted by name.
-func (a *agent) namespaceProblems() []observe.Problem {
-	k := a.optOutController()
-	if k == nil {
+// problems lists the problems of namespaces, sorted by name.
+func (o *optOuts) problems() []observe.Problem {
+	if o == nil {
 		return nil
 	}
-	found := k.Problems()
+	found := o.controller.Problems()
 	var list []observe.Problem
 	for _, name := range slices.Sorted(stdmaps.Keys(found)) {
 		for _, p := range found[name] {
@@ -88,13 +86,12 @@ func (a *agent) namespaceProblems() []observe.Problem {
 	return list
 }
 
-// verifyOptOuts adds the differences in the rows of opted-out pods to a verification.
-func (a *agent) verifyOptOuts(ctx context.Context, v *observe.Verification) error {
-	k := a.optOutController()
-	if k == nil {
+// verify adds the differences in the rows of these pods to a verification.
+func (o *optOuts) verify(ctx context.Context, v *observe.Verification) error {
+	if o == nil {
 		return nil
 	}
-	found, err := k.Verify(ctx, v.Repair)
+	found, err := o.controller.Verify(ctx, v.Repair)
 	for _, d := range found {
 		v.Found++
 		if d.Mended {

@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -25,6 +25,7 @@ import (
 // lone is the agent of --mode=accelerate-only. It runs beside whatever serves Services and provides
 // the pod network, and attaches only the programs that let connections bypass TCP.
 type lone struct {
+	Config
 	cfg         *config.Config
 	source      cluster.Source
 	store       *model.Store
@@ -41,14 +42,15 @@ var errAlone = errors.New("this agent runs with --mode=" + config.AccelerateOnly
 
 // runAccelerateOnly runs the agent of --mode=accelerate-only. It returns when the context ends;
 // connections that bypass TCP continue to.
-func runAccelerateOnly(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log *slog.Logger) error {
+func runAccelerateOnly(ctx context.Context, command Config) error {
+	cfg, log := command.Options, command.Log
 	lock, err := datapath.Reserve(cfg.BPFFS)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	a := &lone{cfg: cfg, store: model.NewStore(cfg.NodeName), started: time.Now()}
-	src, around, err := cluster.NewSource(cfg, a.store, version(), log)
+	a := &lone{Config: command, cfg: cfg, store: model.NewStore(cfg.NodeName), started: time.Now()}
+	src, around, err := cluster.NewSource(cfg, a.store, a.Version, log)
 	if err != nil {
 		return err
 	}
@@ -58,9 +60,9 @@ func runAccelerateOnly(ctx context.Context, cfg *config.Config, level *slog.Leve
 		return err
 	}
 	a.annotations = cluster.NewAnnotationWatch(a.store, report, log)
-	a.metrics = metrics.NewAccelerateOnly(buildOf(), a.sample)
+	a.metrics = metrics.NewAccelerateOnly(a.Build, a.sample)
 	a.servers = a.newServers(log)
-	server, err := api.NewServer(cfg.SocketPath(), a.handlers(level))
+	server, err := api.NewServer(cfg.SocketPath(), a.handlers())
 	if err != nil {
 		return err
 	}
@@ -92,11 +94,11 @@ func (a *lone) newAccelerator(report func(model.Key, string, model.Problem), log
 	})
 }
 
-func (a *lone) handlers(level *slog.LevelVar) api.Handlers {
+func (a *lone) handlers() api.Handlers {
 	return api.Handlers{
 		Status:   a.status,
 		Config:   func() any { return a.cfg.Origins() },
-		LogLevel: level,
+		LogLevel: a.Level,
 		Problems: a.problems,
 		Verify:   func(context.Context, bool) (observe.Verification, error) { return observe.Verification{}, errAlone },
 		Monitor:  func(observe.EventFilter) (api.Stream, error) { return nil, errAlone },
@@ -106,7 +108,7 @@ func (a *lone) handlers(level *slog.LevelVar) api.Handlers {
 
 // status returns the state of this node, as far as it concerns this agent.
 func (a *lone) status() observe.Status {
-	s := observe.Status{Version: version(), Mode: a.cfg.Mode, Node: a.cfg.NodeName, Started: a.started, Agent: a.before.Status(time.Now()), Problems: a.problems()}
+	s := observe.Status{Version: a.Version, Mode: a.cfg.Mode, Node: a.cfg.NodeName, Started: a.started, Agent: a.before.Status(time.Now()), Problems: a.problems()}
 	missing := a.store.Unsynced()
 	s.Source = &observe.SourceStatus{Kind: a.cfg.Source, Synced: len(missing) == 0, Missing: missing}
 	a.source.Fill(s.Source)

@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"fmt"
@@ -14,6 +14,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/monitor"
+	"fairlead.io/fairlead/pkg/nodes"
 	"fairlead.io/fairlead/pkg/reconcile"
 	"fairlead.io/fairlead/test/rig"
 )
@@ -70,10 +71,10 @@ func largeAgent(b *testing.B, services int, problems bool) *agent {
 	if err != nil {
 		b.Fatal(err)
 	}
-	a := &agent{cfg: cfg, path: path, store: store, source: src, hub: monitor.NewHub(monitor.Config{})}
-	a.metrics, err = newMetrics(a)
-	check(err)
-	a.reconciler, err = reconcile.New(reconcile.Config{
+	a := &agent{cfg: cfg, path: path, store: store, source: src, nodes: nodes.New(path, store, nil, log), monitors: &monitors{hub: monitor.NewHub(monitor.Config{})}}
+	check(a.prepareMetrics())
+	a.readiness = &readiness{cfg: cfg, store: store, path: path, reconciler: a.reconciler.Load, answered: a.metrics.Answered}
+	reconciler, err := reconcile.New(reconcile.Config{
 		Store: store, Tables: tablesOf(path), Facts: lb.Facts{ExternalIPs: lb.ExternalIPsAll}, Log: log,
 		Barrier: func() error { return nil },
 		Grow: func(sizes maps.Sizes) (*reconcile.Tables, error) {
@@ -82,8 +83,9 @@ func largeAgent(b *testing.B, services int, problems bool) *agent {
 		},
 	})
 	check(err)
-	check(a.reconciler.Settle())
-	if stats := a.reconciler.Stats(); stats.Services != services {
+	a.reconciler.Store(reconciler)
+	check(reconciler.Settle())
+	if stats := reconciler.Stats(); stats.Services != services {
 		b.Fatalf("%d services are in the maps, want %d", stats.Services, services)
 	}
 	return a

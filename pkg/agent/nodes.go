@@ -1,14 +1,15 @@
-package main
+package agent
 
 import (
 	"fmt"
 
+	"fairlead.io/fairlead/pkg/nodes"
 	"fairlead.io/fairlead/pkg/observe"
 )
 
 // verifyNodes adds the differences in the rows about the cluster's nodes to a verification.
-func (a *agent) verifyNodes(v *observe.Verification) error {
-	have, want, err := a.nodes.Verify(v.Repair)
+func verifyNodes(table *nodes.Table, v *observe.Verification) error {
+	have, want, err := table.Verify(v.Repair)
 	if err != nil {
 		return err
 	}

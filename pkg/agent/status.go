@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/agent/cluster"
 	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
 )
 
@@ -21,7 +22,7 @@ func (a *agent) status() observe.Status {
 // tables returns the state of the maps. Once the agent knows what is in them it does not list them,
 // however large they are.
 func (a *agent) tables() (s observe.Status, err error) {
-	r := a.current()
+	r := a.reconciler.Load()
 	if r == nil {
 		pinned, err := observe.Read(datapath.MapsDir(a.cfg.BPFFS))
 		if err == nil {
@@ -39,7 +40,7 @@ func (a *agent) tables() (s observe.Status, err error) {
 // fillMaps adds what was read from the maps.
 func (a *agent) fillMaps(s *observe.Status, from *observe.Reading) {
 	s.Maps, s.Fragments, s.Snat = from.Maps, from.Fragments, &from.Snat
-	if a.current() != nil {
+	if a.reconciler.Load() != nil {
 		s.Pins = &observe.PinStatus{Missing: from.Unpinned}
 	}
 }
@@ -47,12 +48,11 @@ func (a *agent) fillMaps(s *observe.Status, from *observe.Reading) {
 // complete adds the state of the programs and what only the agent knows to the state of the maps,
 // and judges the result. err says what went wrong when the maps were read.
 func (a *agent) complete(s *observe.Status, err error) {
-	s.Version, s.Node, s.Started, s.Agent = version(), a.cfg.NodeName, a.started, a.before.Status(time.Now())
-	routes, sockets, flows := a.connections()
+	s.Version, s.Node, s.Started, s.Agent = a.Version, a.cfg.NodeName, a.started, a.before.Status(time.Now())
 	missing := a.store.Unsynced()
 	s.Source = &observe.SourceStatus{Kind: a.cfg.Source, Synced: len(missing) == 0, Missing: missing}
 	a.source.Fill(s.Source)
-	if r := a.current(); r != nil {
+	if r := a.reconciler.Load(); r != nil {
 		stats := r.Stats()
 		s.Reconcile = &observe.ReconcileState{
 			Dirty: stats.Pending, Passes: stats.Passes, Errors: stats.Errors, LastError: stats.LastError,
@@ -66,23 +66,22 @@ func (a *agent) complete(s *observe.Status, err error) {
 				s.Reconcile.Quotas = append(s.Reconcile.Quotas, observe.QuotaUse(use))
 			}
 		}
-		if o := a.optOuts(); o != nil {
-			s.Reconcile.Verify.Found += o.Damage
-			s.Reconcile.Verify.Mended += o.Mended
-		}
+		optOuts := a.optOuts.Load().stats()
+		s.Reconcile.Verify.Found += optOuts.Damage
+		s.Reconcile.Verify.Mended += optOuts.Mended
 	}
-	s.ServiceRanges = a.serviceRanges()
-	s.OptOut, s.Flows, s.Ways = optOutStatus(a.optOuts()), flows.Status(), routes.Status()
+	s.ServiceRanges = serviceRanges(a.store)
+	s.OptOut, s.Flows, s.Ways = a.optOuts.Load().status(), a.flows.Load().Status(), a.routes.Load().Status()
 	if s.Snat != nil {
-		s.Snat.Uses = flows.SnatUses(s.Snat.RefusedLately > 0)
+		s.Snat.Uses = a.flows.Load().SnatUses(s.Snat.RefusedLately > 0)
 	}
-	s.PodNetwork, s.Policies, s.Sockmap = a.podNetwork().Status(), a.policies.Status(), a.accelerator.Status()
+	s.PodNetwork, s.Policies, s.Sockmap = a.network.Load().Status(), a.policies.Status(), a.accelerator.Status()
 	attached, failed := a.path.Status()
 	fillPins(s.Pins, &attached.Pins)
 	s.Disbelieved = a.nodes.Refused()
 	s.Datapath.CgroupRoot = attached.CgroupRoot
 	s.Datapath.Features = map[string]bool{
-		"refuse with ECONNREFUSED": attached.Features.CanRefuse, "abort sockets of backends that are gone": sockets.Works(),
+		"refuse with ECONNREFUSED": attached.Features.CanRefuse, "abort sockets of backends that are gone": a.sockets.Load().Works(),
 	}
 	for _, p := range attached.Programs {
 		s.Datapath.Programs = append(s.Datapath.Programs, observe.ProgramStatus{
@@ -92,7 +91,7 @@ func (a *agent) complete(s *observe.Status, err error) {
 	s.Datapath.Attachment = attachmentStatus(&attached.Attachment)
 	s.Datapath.Outside = outsideStatus(&attached.Outside)
 	s.Judge()
-	if r := a.current(); s.Source.Synced && (r == nil || !r.Stats().Synced) {
+	if r := a.reconciler.Load(); s.Source.Synced && (r == nil || !r.Stats().Synced) {
 		s.Degraded = append(s.Degraded, "The maps do not yet contain what the source delivered.")
 	}
 	for _, err := range []error{err, failed} {
@@ -119,8 +118,8 @@ func attachmentStatus(from *datapath.Attachment) *observe.AttachmentStatus {
 }
 
 // serviceRanges returns the ranges from which Services get their ClusterIPs.
-func (a *agent) serviceRanges() *observe.ServiceRanges {
-	objects, refuses := a.store.ServiceCIDRs()
+func serviceRanges(store *model.Store) *observe.ServiceRanges {
+	objects, refuses := store.ServiceCIDRs()
 	ranges := &observe.ServiceRanges{Refuses: refuses}
 	for _, object := range objects {
 		ranges.Ranges = append(ranges.Ranges, object.CIDRs...)
@@ -142,10 +141,10 @@ func fillPins(s *observe.PinStatus, from *datapath.Pins) {
 
 // reportPins returns a function that posts an event about pins that had to be restored. The log has it
 // already.
-func (a *agent) reportPins(events cluster.Events) func(names []string) {
+func reportPins(store *model.Store, events cluster.Events) func(names []string) {
 	return func(names []string) {
 		if events != nil {
-			events.Node(a.store.Self().UID, true, "PinsRemoved", fmt.Sprintf("Somebody removed pins of maps of this node (%s). They are restored, and nothing "+
+			events.Node(store.Self().UID, true, "PinsRemoved", fmt.Sprintf("Somebody removed pins of maps of this node (%s). They are restored, and nothing "+
 				"is lost. Find out who removes files below the directory fairlead of the node's BPF file system.", strings.Join(names, ", ")))
 		}
 	}

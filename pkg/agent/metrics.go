@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"fmt"
@@ -9,19 +9,13 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// newMetrics returns the metrics of an agent.
-func newMetrics(a *agent) (*metrics.Metrics, error) {
-	var err error
+// prepareMetrics prepares what a scrape shows.
+func (a *agent) prepareMetrics() (err error) {
 	if a.gauge, err = observe.NewGauge(datapath.MapsDir(a.cfg.BPFFS)); err != nil {
-		return nil, fmt.Errorf("prepare metrics: %w", err)
+		return fmt.Errorf("prepare metrics: %w", err)
 	}
-	return metrics.New(buildOf(), func() metrics.Sample { return a.sample() }), nil
-}
-
-// buildOf describes this program for the metrics.
-func buildOf() metrics.Build {
-	b := currentBuild()
-	return metrics.Build{Version: b.Version, Commit: b.Commit, Go: b.Go, Kernel: b.Kernel}
+	a.metrics = metrics.New(a.Build, a.sample)
+	return nil
 }
 
 // measure returns the state of the maps, with the numbers of rows that the agent itself counts.
@@ -31,14 +25,13 @@ func (a *agent) measure() (observe.Reading, error) {
 		return reading, err
 	}
 	used := map[string]int{}
-	if r := a.current(); r != nil {
+	if r := a.reconciler.Load(); r != nil {
 		stats := r.Stats()
 		used = map[string]int{
 			"svcs": stats.Frontends, "services": stats.Services, "names": stats.Services, "slots": stats.Slots, "backends": stats.Backends,
 		}
 	}
-	_, _, flows := a.connections()
-	if stats, _ := flows.Stats(); !stats.LastPass.IsZero() {
+	if stats, _ := a.flows.Load().Stats(); !stats.LastPass.IsZero() {
 		used["ct"] = stats.Rows[0]
 	}
 	for i := range reading.Maps {
@@ -63,30 +56,27 @@ func (a *agent) sample() metrics.Sample {
 			Reading: reading, Programs: status.Datapath.Programs, Attachment: status.Datapath.Attachment, Outside: status.Datapath.Outside,
 			Pins: status.Pins,
 		},
-		Waiting: a.waiting(),
+		Waiting: a.readiness.waiting(),
 		Source:  a.source.Sample(),
 	}
 	if p := status.Policies; p != nil {
 		s.Policies = p.Count
 	}
-	if r := a.current(); r != nil {
+	if r := a.reconciler.Load(); r != nil {
 		s.Stats, s.Reasons = r.Stats(), r.Reasons()
 	}
-	routes, sockets, flows := a.connections()
-	s.Sockets = sockets.Stats()
-	s.Conntrack, _ = flows.Stats()
-	s.Routes, _ = routes.Stats()
-	s.Monitor = a.hub.Stats()
-	network := a.podNetwork()
+	s.Sockets = a.sockets.Load().Stats()
+	s.Conntrack, _ = a.flows.Load().Stats()
+	s.Routes, _ = a.routes.Load().Stats()
+	s.Monitor = a.monitors.hub.Stats()
+	network := a.network.Load()
 	s.Pods, s.Fabric = network.Stats(), network.FabricStats()
 	if status.PodNetwork != nil {
 		s.Bandwidth = status.PodNetwork.Bandwidth
 	}
-	s.Rates, s.Sockmap = podnetwork.RateSamples(mapsDir(a.cfg), s.Pods), status.Sockmap
-	if o := a.optOuts(); o != nil {
-		s.OptOut = *o
-		s.Stats.Damage += o.Damage
-		s.Stats.Repaired += o.Mended
-	}
+	s.Rates, s.Sockmap = podnetwork.RateSamples(datapath.MapsDir(a.cfg.BPFFS), s.Pods), status.Sockmap
+	s.OptOut = a.optOuts.Load().stats()
+	s.Stats.Damage += s.OptOut.Damage
+	s.Stats.Repaired += s.OptOut.Mended
 	return s
 }

@@ -1,0 +1,53 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+
+	"fairlead.io/fairlead/pkg/api"
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/monitor"
+	"fairlead.io/fairlead/pkg/observe"
+)
+
+// monitors are clients of the API that get the programs' events.
+type monitors struct {
+	hub   *monitor.Hub
+	store *model.Store
+}
+
+// newMonitors returns none. The maps will be pinned in dir.
+func newMonitors(path *datapath.Datapath, store *model.Store, dir string, log *slog.Logger) *monitors {
+	m := &monitors{store: store}
+	m.hub = monitor.NewHub(monitor.Config{
+		Source: func() (monitor.Source, error) { return path.Events() },
+		Words:  func() (monitor.Words, error) { return observe.NewEventWords(dir, m.podAt) },
+		Log:    log,
+	})
+	return m
+}
+
+// open opens a stream of events for a client of the API.
+func (m *monitors) open(filter observe.EventFilter) (api.Stream, error) {
+	return m.hub.Subscribe(filter)
+}
+
+// run ends all streams when the agent ends, so that the API does not wait for them.
+func (m *monitors) run(ctx context.Context) error {
+	<-ctx.Done()
+	m.hub.Close()
+	return nil
+}
+
+// podAt returns the name of this node's pod with the address, or "" if there is none.
+func (m *monitors) podAt(addr netip.Addr) string {
+	for _, pod := range m.store.Pods() {
+		if !pod.HostNetwork && !pod.Finished && slices.Contains(pod.Addrs, addr) {
+			return pod.Name.String()
+		}
+	}
+	return ""
+}

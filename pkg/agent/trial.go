@@ -1,0 +1,80 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/observe"
+)
+
+// try runs the programs on a packet, for a client of the API.
+func (a *agent) try(q observe.TrialQuestion) (observe.Trial, error) {
+	p := datapath.TrialPacket{
+		Source:      netip.AddrPortFrom(q.Source.Addr().Unmap().WithZone(""), q.Source.Port()),
+		Destination: netip.AddrPortFrom(q.Destination.Addr().Unmap().WithZone(""), q.Destination.Port()),
+		Device:      q.Device,
+	}
+	switch q.Protocol {
+	case "tcp":
+		p.Protocol = unix.IPPROTO_TCP
+	case "udp":
+		p.Protocol = unix.IPPROTO_UDP
+	case "sctp":
+		p.Protocol = unix.IPPROTO_SCTP
+	default:
+		return observe.Trial{}, fmt.Errorf("try a packet: unknown protocol %q: use tcp, udp or sctp", q.Protocol)
+	}
+	if p.Source.Addr().Is4() != p.Destination.Addr().Is4() {
+		return observe.Trial{}, errors.New("try a packet: the client and the destination are of different families")
+	}
+	result, err := a.path.Try(p)
+	if err != nil {
+		return observe.Trial{}, err
+	}
+	trial, err := trialOf(&result)
+	if err == nil && trial.Outcome == observe.TrialBackend {
+		keys := lb.NewHashKeys(a.cfg.HashSeed)
+		trial.Numbers = &observe.Numbers{Flow: keys.Flow(p.Source, p.Destination.Port()), Client: keys.Client(p.Source.Addr())}
+	}
+	return trial, err
+}
+
+// trialOf translates the result of a trial into words.
+func trialOf(r *datapath.TrialResult) (observe.Trial, error) {
+	t := observe.Trial{Device: r.Device, Way: r.Way}
+	switch {
+	case r.Inside:
+		return observe.Trial{Outcome: observe.TrialInside}, nil
+	case r.Idle:
+		return observe.Trial{Outcome: observe.TrialIdle}, nil
+	}
+	var err error
+	if t.Hook, t.Reason, err = observe.CounterWords(int(r.Hook), int(r.Reason)); err != nil {
+		return t, err
+	}
+	if r.Reason == bpf.MapsReasonREASON_NONE {
+		t.Reason = ""
+	}
+	switch {
+	case r.Dropped:
+		t.Outcome, t.Told = observe.TrialDrop, r.Answer
+	case r.Row == nil:
+		t.Outcome = observe.TrialStack
+	default:
+		t.Outcome, t.Known, t.Forwarding = observe.TrialBackend, r.Known, observe.ForwardingOf(r.Row)
+		t.Source = netip.AddrPortFrom(maps.NetipOf(r.Row.Saddr), maps.PortOf(r.Row.Sport))
+		t.Backend = netip.AddrPortFrom(maps.NetipOf(r.Row.Daddr), maps.PortOf(r.Row.Dport))
+		if r.Row.Dmac != [6]uint8{} {
+			t.NextHop = net.HardwareAddr(r.Row.Dmac[:]).String()
+		}
+	}
+	return t, nil
+}
