@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -31,69 +32,6 @@ const (
 	// the tests for it cannot be skipped.
 	requireEnv = envPrefix + "REQUIRE"
 )
-
-// Config holds the values of the options. Load checks them as far as it can without other packages.
-type Config struct {
-	Source      string // Kubernetes, or a path
-	Mode        string // full or accelerate-only
-	Kubeconfig  string // a file; empty = the service account of the pod
-	APIServers  string // HOST:PORT with commas between them; empty = none
-	NodeName    string
-	CgroupRoot  string // empty = detect it
-	BPFFS       string
-	StateDir    string
-	LogLevel    string // debug, info, warn or error
-	LogFormat   string // text or json
-	Algorithm   string // a name from package lb, which checks it
-	HashSeed    string // empty = none
-	ExternalIPs string // all, external-only or deny
-
-	// NodeExternalIPs is true or false.
-	NodeExternalIPs string
-
-	ServiceQuota, NamespaceQuota string // limits, which package lb checks
-
-	ServiceCIDRs string // auto, off, or comma-separated networks
-
-	// Clients outside.
-	Devices, XDP, NodePortAddresses, NodePortRange, SnatPorts, ExternalClusterIP, VIPPing, DSR, DSRAccept, TunnelSourcePorts string
-
-	// ResetStaleTCP is true or false.
-	ResetStaleTCP string
-	ConfigDir     string // empty = none
-
-	OptOutRuntimes string // comma-separated patterns, which package optout checks
-	OptOutMeshes   string // comma-separated names, likewise
-	CNICache       string
-
-	PodNetwork                           string // off, main or chained
-	HostRouting, Masquerade, NativeCIDRs string
-	MasqueradeConfig                     string // a file; empty = none
-	L7Proxies                            string // comma-separated proxies; empty = none
-	Routing                              string // none, native or vxlan
-	BigTCP                               string // true or false
-	Bandwidth                            string // true or false
-	BBR                                  string // true, annotated or false
-	PodDevice                            string // auto, veth or netkit
-
-	Sockmap            string // true or false
-	AccelerateSelector string // a label selector, which package source parses; empty = no pods
-	SockmapBlocking    string // true or false
-	SockmapExcept      string // comma-separated names of programs
-
-	// CNIConfDir and CNIConfName say where to write the runtime's network configuration; empty =
-	// nowhere.
-	CNIConfDir, CNIConfName string
-
-	PodCIDRs string // comma-separated networks; empty = those of the Node
-
-	Conntrack Conntrack
-
-	// Where to listen, each HOST:PORT or empty to not listen.
-	MetricsAddress, HealthzAddress, ReadyAddress string
-
-	origins []Origin
-}
 
 // Origin is the value of an option and the place that set it.
 type Origin struct {
@@ -127,6 +65,30 @@ func (c *Config) ServicePrefixes() (list []netip.Prefix, fixed bool) {
 func (c *Config) NativePrefixes() []netip.Prefix {
 	list, _ := parsePrefixes(c.NativeCIDRs) // checked by Load
 	return list
+}
+
+// AddFlags adds the flags of the named options, or of all options if names is empty. It panics if a
+// name is not an option.
+func AddFlags(flags *pflag.FlagSet, names ...string) {
+	options := Options()
+	for _, name := range names {
+		if !slices.ContainsFunc(options, func(o Option) bool { return o.Name == name }) {
+			panic("no such option: " + name)
+		}
+	}
+	for _, o := range options {
+		if len(names) > 0 && !slices.Contains(names, o.Name) {
+			continue
+		}
+		usage := o.Usage
+		if o.Values != nil {
+			usage += " (" + strings.Join(o.Values, "|") + ")"
+		}
+		if o.Shown != "" {
+			usage += " (default " + o.Shown + ")"
+		}
+		flags.String(o.Name, o.Default, usage)
+	}
 }
 
 // Load returns the configuration set by the parsed flags, by environ (in the form of os.Environ),

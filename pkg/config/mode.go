@@ -27,16 +27,6 @@ func alone(value, otherwise func(*Config) string) func(*Config) string {
 
 func always(value string) func(*Config) string { return func(*Config) string { return value } }
 
-// idle returns, for options that ask for something AccelerateOnly does not do, the values that ask
-// for nothing.
-func idle() map[string]string {
-	return map[string]string{
-		"sockmap": "true", "cgroup-root": "", "devices": "none", "pod-network": "off", "routing": "none", "dsr": "off", "dsr-accept": "auto", "tunnel-source-ports": "reserved", "bbr": "false", "bandwidth": "false",
-		"big-tcp": "false", "vip-ping": "false", "external-clusterip": "false", "reset-stale-tcp": "false", "l7-proxies": "", "cni-conf-dir": "",
-		"pod-cidrs": "", "native-cidrs": "", "masquerade-config": "", "healthz-address": "",
-	}
-}
-
 // checkMode rejects options that ask for more than AccelerateOnly does, since whoever sets them
 // expects an effect.
 func (c *Config) checkMode() error {
@@ -44,10 +34,14 @@ func (c *Config) checkMode() error {
 		return nil
 	}
 	var problems []error
+	idle := map[string]*string{}
+	for _, o := range Options() {
+		idle[o.Name] = o.idle
+	}
 	for _, o := range c.origins {
-		want, known := idle()[o.Name]
+		want := idle[o.Name]
 		switch {
-		case !known || o.Value == want:
+		case want == nil || o.Value == *want:
 		case o.Name == "sockmap":
 			problems = append(problems, fmt.Errorf("option sockmap: %s from %s leaves --mode=%s nothing to do: leave it out, or run no agent",
 				quote(o.Value), o.From, c.Mode))

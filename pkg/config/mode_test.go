@@ -21,10 +21,10 @@ func TestAccelerateOnly(t *testing.T) {
 			cfg.ReadyAddress != address {
 			t.Errorf("source %s: %+v", source, cfg)
 		}
-		for name, want := range idle() {
-			if have := originOf(cfg, name).Value; have != want {
+		for _, o := range Options() {
+			if have := originOf(cfg, o.Name).Value; o.idle != nil && have != *o.idle {
 				t.Errorf("source %s: %s defaults to %q, want %q, which asks for nothing", source,
-					name, have, want)
+					o.Name, have, *o.idle)
 			}
 		}
 	}

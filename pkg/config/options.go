@@ -1,15 +1,9 @@
 package config
 
 import (
-	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
-	"unicode"
-	"unicode/utf8"
-
-	"github.com/spf13/pflag"
 )
 
 // Kubernetes is the value of the option source that means the API server. Every other value is a
@@ -22,6 +16,69 @@ const envPrefix = "FAIRLEAD_"
 // maxStateDir leaves room for the name of the socket: the address of a unix socket has at most 107
 // bytes.
 const maxStateDir = 107 - len("/"+socketName)
+
+// Config holds the values of the options. Load checks them as far as it can without other packages.
+type Config struct {
+	Source      string // Kubernetes, or a path
+	Mode        string // full or accelerate-only
+	Kubeconfig  string // a file; empty = the service account of the pod
+	APIServers  string // HOST:PORT with commas between them; empty = none
+	NodeName    string
+	CgroupRoot  string // empty = detect it
+	BPFFS       string
+	StateDir    string
+	LogLevel    string // debug, info, warn or error
+	LogFormat   string // text or json
+	Algorithm   string // a name from package lb, which checks it
+	HashSeed    string // empty = none
+	ExternalIPs string // all, external-only or deny
+
+	// NodeExternalIPs is true or false.
+	NodeExternalIPs string
+
+	ServiceQuota, NamespaceQuota string // limits, which package lb checks
+
+	ServiceCIDRs string // auto, off, or comma-separated networks
+
+	// Clients outside.
+	Devices, XDP, NodePortAddresses, NodePortRange, SnatPorts, ExternalClusterIP, VIPPing, DSR, DSRAccept, TunnelSourcePorts string
+
+	// ResetStaleTCP is true or false.
+	ResetStaleTCP string
+	ConfigDir     string // empty = none
+
+	OptOutRuntimes string // comma-separated patterns, which package optout checks
+	OptOutMeshes   string // comma-separated names, likewise
+	CNICache       string
+
+	PodNetwork                           string // off, main or chained
+	HostRouting, Masquerade, NativeCIDRs string
+	MasqueradeConfig                     string // a file; empty = none
+	L7Proxies                            string // comma-separated proxies; empty = none
+	Routing                              string // none, native or vxlan
+	BigTCP                               string // true or false
+	Bandwidth                            string // true or false
+	BBR                                  string // true, annotated or false
+	PodDevice                            string // auto, veth or netkit
+
+	Sockmap            string // true or false
+	AccelerateSelector string // a label selector, which package source parses; empty = no pods
+	SockmapBlocking    string // true or false
+	SockmapExcept      string // comma-separated names of programs
+
+	// CNIConfDir and CNIConfName say where to write the runtime's network configuration; empty =
+	// nowhere.
+	CNIConfDir, CNIConfName string
+
+	PodCIDRs string // comma-separated networks; empty = those of the Node
+
+	Conntrack Conntrack
+
+	// Where to listen, each HOST:PORT or empty to not listen.
+	MetricsAddress, HealthzAddress, ReadyAddress string
+
+	origins []Origin
+}
 
 // Option is one row of the table from which the flags, the environment variables, the keys of the
 // configuration directory and the reference in docs/configuration.md are made.
@@ -36,6 +93,9 @@ type Option struct {
 	// derive computes the default from the options before this one; it replaces Default.
 	derive func(*Config) string
 	check  func(value string) error // nil = any text
+	// idle is the value that asks for nothing, of an option that asks for something which AccelerateOnly does not
+	// do; nil = it may have any value then.
+	idle *string
 }
 
 // Env returns the environment variable that sets the option.
@@ -88,7 +148,7 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.NodeName },
 		},
 		{
-			Name: "cgroup-root", Shown: "the root of the cgroup2 file system", check: absoluteOrEmpty,
+			Name: "cgroup-root", Shown: "the root of the cgroup2 file system", check: absoluteOrEmpty, idle: new(""),
 			Usage: "cgroup2 directory. Sockets of its processes are balanced when they connect",
 			field: func(c *Config) *string { return &c.CgroupRoot },
 		},
@@ -135,7 +195,7 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.NodeExternalIPs },
 		},
 		{
-			Name: "devices", Shown: "auto; none with a cgroup-root, which is for trials, or --mode=accelerate-only", check: notEmpty,
+			Name: "devices", Shown: "auto; none with a cgroup-root, which is for trials, or --mode=accelerate-only", check: notEmpty, idle: new("none"),
 			Usage: "network devices on which clients outside are served: auto (devices with default routes or with addresses of the node), none, or " +
 				"comma-separated names. A name may end in * to match any suffix",
 			field: func(c *Config) *string { return &c.Devices }, derive: alone(always("none"), onlyAtRoot("auto", "none")),
@@ -165,35 +225,35 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.SnatPorts },
 		},
 		{
-			Name: "external-clusterip", Default: "false", Values: []string{"true", "false"},
+			Name: "external-clusterip", Default: "false", Values: []string{"true", "false"}, idle: new("false"),
 			Usage: "whether clients outside the cluster may use ClusterIPs, if the network routes them to this node",
 			field: func(c *Config) *string { return &c.ExternalClusterIP },
 		},
 		{
-			Name: "dsr", Default: "off", Values: []string{"off", "ipip", "geneve", "opt"},
+			Name: "dsr", Default: "off", Values: []string{"off", "ipip", "geneve", "opt"}, idle: new("off"),
 			Usage: "whether a backend on another node answers clients outside directly (direct server return), and how packets reach it. off: no, " +
 				"replies return through this node; ipip: in an IP header; geneve: in Geneve; opt: with an IP option",
 			field: func(c *Config) *string { return &c.DSR },
 		},
 		{
-			Name: "dsr-accept", Default: "auto", Values: []string{"auto", "true", "false"},
+			Name: "dsr-accept", Default: "auto", Values: []string{"auto", "true", "false"}, idle: new("auto"),
 			Usage: "whether other nodes may forward packets to backends on this node, to be answered directly, and whether Services may ask for that by " +
 				"annotation. auto: if dsr is not off. Set it on all nodes before any of them forwards packets",
 			field: func(c *Config) *string { return &c.DSRAccept },
 		},
 		{
-			Name: "tunnel-source-ports", Default: "reserved", Values: []string{"reserved", "any"},
+			Name: "tunnel-source-ports", Default: "reserved", Values: []string{"reserved", "any"}, idle: new("reserved"),
 			Usage: "the source ports from which this node takes what other nodes send through the tunnel (--routing=vxlan) and in Geneve (--dsr=geneve). " +
 				"reserved: those that nodes use for nothing else; any: also others, while nodes are upgraded from a version that uses others",
 			field: func(c *Config) *string { return &c.TunnelSourcePorts },
 		},
 		{
-			Name: "vip-ping", Default: "false", Values: []string{"true", "false"},
+			Name: "vip-ping", Default: "false", Values: []string{"true", "false"}, idle: new("false"),
 			Usage: "whether the node answers pings from outside to ClusterIPs, external IPs and load balancer addresses",
 			field: func(c *Config) *string { return &c.VIPPing },
 		},
 		{
-			Name: "reset-stale-tcp", Default: "false", Values: []string{"true", "false"},
+			Name: "reset-stale-tcp", Default: "false", Values: []string{"true", "false"}, idle: new("false"),
 			Usage: "whether to reset TCP connections from processes on this node to an endpoint that was deleted. UDP sockets are always aborted",
 			field: func(c *Config) *string { return &c.ResetStaleTCP },
 		},
@@ -224,23 +284,23 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.Masquerade },
 		},
 		{
-			Name: "native-cidrs", Shown: "none", check: prefixes,
+			Name: "native-cidrs", Shown: "none", check: prefixes, idle: new(""),
 			Usage: "comma-separated networks, besides the cluster's own, that can route pod addresses. Packets to them keep the pod's address",
 			field: func(c *Config) *string { return &c.NativeCIDRs },
 		},
 		{
-			Name: "masquerade-config", Shown: "none",
+			Name: "masquerade-config", Shown: "none", idle: new(""),
 			Usage: "file in ip-masq-agent's format, YAML or JSON, with more networks that can route pod addresses. It is read again when it changes",
 			field: func(c *Config) *string { return &c.MasqueradeConfig },
 		},
 		{
-			Name: "l7-proxies", Shown: "none", check: proxies,
+			Name: "l7-proxies", Shown: "none", check: proxies, idle: new(""),
 			Usage: "with --pod-network=main, proxies on the node that a pod can choose for its TCP connections with the annotation " +
 				"fairlead.io/l7-proxy: comma-separated NAME=PORT. Add :pass to let the pods connect directly while the proxy is not listening",
 			field: func(c *Config) *string { return &c.L7Proxies },
 		},
 		{
-			Name: "routing", Default: "none", Values: []string{"none", "native", "vxlan"},
+			Name: "routing", Default: "none", Values: []string{"none", "native", "vxlan"}, idle: new("none"),
 			Usage: "with --pod-network=main, how packets reach pods on other nodes. none: the network does it; native: routes to nodes on the same " +
 				"links; vxlan: through a tunnel",
 			field: func(c *Config) *string { return &c.Routing },
@@ -251,26 +311,26 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.PodDevice },
 		},
 		{
-			Name: "big-tcp", Default: "false", Values: []string{"true", "false"},
+			Name: "big-tcp", Default: "false", Values: []string{"true", "false"}, idle: new("false"),
 			Usage: "with --pod-network=main, whether TCP packets within the node may be larger than 64 KiB, for new pods, if the kernel and the " +
 				"devices support it",
 			field: func(c *Config) *string { return &c.BigTCP },
 		},
 		{
-			Name: "bandwidth", Default: "false", Values: []string{"true", "false"},
+			Name: "bandwidth", Default: "false", Values: []string{"true", "false"}, idle: new("false"),
 			Usage: "with --pod-network=main or chained, whether to enforce the rates in pods' annotations kubernetes.io/egress-bandwidth (what they " +
 				"send) and kubernetes.io/ingress-bandwidth (what they receive). Devices that this traffic leaves by get the fq queue",
 			field: func(c *Config) *string { return &c.Bandwidth },
 		},
 		{
-			Name: "bbr", Default: "false", Values: []string{"true", "annotated", "false"},
+			Name: "bbr", Default: "false", Values: []string{"true", "annotated", "false"}, idle: new("false"),
 			Usage: "with --bandwidth=true, which pods use the congestion control BBR for new connections. true: all except those with the annotation " +
 				"fairlead.io/bbr=false; annotated: only those with fairlead.io/bbr=true; false: none. A program that chooses a congestion control " +
 				"itself keeps it. \"fairlead init\" finds out whether the node supports BBR",
 			field: func(c *Config) *string { return &c.BBR },
 		},
 		{
-			Name: "sockmap", Shown: "false; true with --mode=accelerate-only", Values: []string{"true", "false"},
+			Name: "sockmap", Shown: "false; true with --mode=accelerate-only", Values: []string{"true", "false"}, idle: new("true"),
 			Usage: "whether connections within the node bypass TCP while both ends take turns, for pods selected by the annotation " +
 				"fairlead.io/accelerate=true, by --accelerate-selector or by a SocketAcceleration",
 			field: func(c *Config) *string { return &c.Sockmap }, derive: alone(always("true"), always("false")),
@@ -294,7 +354,7 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.SockmapExcept },
 		},
 		{
-			Name: "pod-network", Default: "off", Values: []string{"off", "main", "chained"},
+			Name: "pod-network", Default: "off", Values: []string{"off", "main", "chained"}, idle: new("off"),
 			Usage: "whether the CNI plugin fairlead-cni gives pods their network. off: no; main: it creates their devices and assigns addresses; " +
 				"chained: it runs after another plugin that does",
 			field: func(c *Config) *string { return &c.PodNetwork },
@@ -307,13 +367,13 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.ServiceCIDRs },
 		},
 		{
-			Name: "pod-cidrs", Shown: "the Node's spec.podCIDRs", check: apart,
+			Name: "pod-cidrs", Shown: "the Node's spec.podCIDRs", check: apart, idle: new(""),
 			Usage: "comma-separated networks from which pods on this node get addresses: one IPv4 and one IPv6 address each, if there are networks of " +
 				"both families",
 			field: func(c *Config) *string { return &c.PodCIDRs },
 		},
 		{
-			Name: "cni-conf-dir", Shown: "none", check: absoluteOrEmpty,
+			Name: "cni-conf-dir", Shown: "none", check: absoluteOrEmpty, idle: new(""),
 			Usage: "directory where the container runtime looks for network configurations, such as /etc/cni/net.d. With --pod-network=main, the agent " +
 				"writes its own there when it is ready to serve pods",
 			field: func(c *Config) *string { return &c.CNIConfDir },
@@ -331,7 +391,7 @@ func Options() []Option {
 			derive: alone(inCluster("127.0.0.1:10247"), inCluster("127.0.0.1:10249")),
 		},
 		{
-			Name: "healthz-address", Shown: ":10256; none if --source is files or with --mode=accelerate-only", check: listenAddress,
+			Name: "healthz-address", Shown: ":10256; none if --source is files or with --mode=accelerate-only", check: listenAddress, idle: new(""),
 			Usage:  "HOST:PORT that serves /healthz and /livez as kube-proxy does, for load balancers. Empty: not served",
 			field:  func(c *Config) *string { return &c.HealthzAddress },
 			derive: alone(always(""), inCluster(":10256")),
@@ -347,101 +407,4 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.ConfigDir },
 		},
 	}, append(conntrackOptions(), quotaOptions()...)...)
-}
-
-// AddFlags adds the flags of the named options, or of all options if names is empty. It panics if a
-// name is not an option.
-func AddFlags(flags *pflag.FlagSet, names ...string) {
-	options := Options()
-	for _, name := range names {
-		if !slices.ContainsFunc(options, func(o Option) bool { return o.Name == name }) {
-			panic("no such option: " + name)
-		}
-	}
-	for _, o := range options {
-		if len(names) > 0 && !slices.Contains(names, o.Name) {
-			continue
-		}
-		usage := o.Usage
-		if o.Values != nil {
-			usage += " (" + strings.Join(o.Values, "|") + ")"
-		}
-		if o.Shown != "" {
-			usage += " (default " + o.Shown + ")"
-		}
-		flags.String(o.Name, o.Default, usage)
-	}
-}
-
-func oneLine(value string) error {
-	if !utf8.ValidString(value) || strings.ContainsFunc(value, unicode.IsControl) {
-		return errors.New("not one line of plain text")
-	}
-	return nil
-}
-
-func notEmpty(value string) error {
-	if value == "" {
-		return errors.New("empty")
-	}
-	return nil
-}
-
-// hashSeed rejects seeds that are easy to guess.
-func hashSeed(value string) error {
-	const fewest, most = 16, 1024
-	if value != "" && (len(value) < fewest || len(value) > most) {
-		return fmt.Errorf("not %d to %d bytes: use the output of \"openssl rand -hex 16\"",
-			fewest, most)
-	}
-	return nil
-}
-
-func absolute(value string) error {
-	if !filepath.IsAbs(value) {
-		return errors.New("not an absolute path")
-	}
-	return nil
-}
-
-func absoluteOrEmpty(value string) error {
-	if value == "" {
-		return nil
-	}
-	return absolute(value)
-}
-
-// listName accepts only names that runtimes read as a list of plugins.
-func listName(value string) error {
-	if filepath.Base(value) != value || strings.HasPrefix(value, ".") || filepath.Ext(value) != ".conflist" {
-		return errors.New("not the name of a file that ends in .conflist")
-	}
-	return nil
-}
-
-func stateDir(value string) error {
-	if len(value) > maxStateDir {
-		return fmt.Errorf("longer than %d bytes, and the address of a socket in it would not fit", maxStateDir)
-	}
-	return absolute(value)
-}
-
-// nodeName accepts only names that Kubernetes does. The name becomes part of field selectors, in
-// which "," and "=" have a meaning.
-func nodeName(value string) error {
-	err := errors.New("not a node's name: lower case letters, digits, - and ., at most 253")
-	if value == "" || len(value) > 253 {
-		return err
-	}
-	for label := range strings.SplitSeq(value, ".") {
-		if label == "" || label[0] == '-' || label[len(label)-1] == '-' {
-			return err
-		}
-		for _, c := range []byte(label) {
-			if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
-				return err
-			}
-		}
-	}
-	return nil
 }
