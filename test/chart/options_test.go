@@ -1,9 +1,12 @@
 package chart
 
 import (
+	stdcmp "cmp"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -24,6 +27,26 @@ type row struct {
 	Why                  string
 	Alone                bool
 	Not                  string
+
+	Says             string
+	Default, Example any
+	Schema           values
+	Arrives          string
+}
+
+// arrives returns what the agent is told if the value is as in the example.
+func (r *row) arrives() string {
+	switch example := r.Example.(type) {
+	case []any:
+		var list []string
+		for _, item := range example {
+			list = append(list, fmt.Sprint(item))
+		}
+		return stdcmp.Or(r.Arrives, strings.Join(list, ","))
+	case float64: // YAML would print it as 2.097152e+06
+		return stdcmp.Or(r.Arrives, strconv.FormatFloat(example, 'f', -1, 64))
+	}
+	return stdcmp.Or(r.Arrives, fmt.Sprint(r.Example))
 }
 
 func rows(t testing.TB) (table []row) {
@@ -93,55 +116,18 @@ func load(t testing.TB, data map[string]string) (*config.Config, error) {
 	return config.Load(flags, nil)
 }
 
-// given has a non-default setting for every option that a value sets, and what the agent is told
-// then. Options that could be mixed up have different settings.
-func given() map[string]struct {
-	value any
-	want  string
-} {
-	type pair = struct {
-		value any
-		want  string
-	}
-	return map[string]pair{
-		"accelerate-selector": {"app in (web,api), tier!=test", "app in (web,api), tier!=test"}, "sockmap": {true, "true"}, "sockmap-blocking": {true, "true"}, "sockmap-except": {[]string{"envoy", "squid"}, "envoy,squid"},
-		"algorithm": {"maglev", "maglev"}, "api-servers": {"https://192.0.2.1:6443 https://[2001:db8::1]:6443", "https://192.0.2.1:6443 https://[2001:db8::1]:6443"},
-		"bandwidth": {true, "true"}, "bbr": {"annotated", "annotated"}, "big-tcp": {true, "true"}, "bpffs": {"/run/bpf", "/run/bpf"},
-		"cgroup-root": {"/sys/fs/cgroup/x", "/sys/fs/cgroup/x"}, "cni-cache": {"/var/c", "/var/c"}, "cni-conf-name": {"10-x.conflist", "10-x.conflist"},
-		"conntrack-max":                  {2097152, "2097152"}, // YAML would print it as 2.097152e+06
-		"conntrack-sctp-timeout-closing": {"11s", "11s"}, "conntrack-sctp-timeout-established": {"12s", "12s"},
-		"conntrack-tcp-timeout-close-wait": {"13s", "13s"}, "conntrack-tcp-timeout-closing": {"14s", "14s"},
-		"conntrack-tcp-timeout-established": {"3h", "3h"}, "conntrack-tcp-timeout-half-open": {"16s", "16s"},
-		"conntrack-tcp-timeout-reset": {"17s", "17s"}, "conntrack-udp-timeout": {"18s", "18s"}, "conntrack-udp-timeout-stream": {"19s", "19s"},
-		"devices": {[]string{"eth0", "bond*"}, "eth0,bond*"}, "dsr": {"geneve", "geneve"}, "dsr-accept": {true, "true"}, "tunnel-source-ports": {"any", "any"}, "external-clusterip": {true, "true"},
-		"external-ips": {"deny", "deny"}, "hash-seed": {`0123456789"abc<{{ }}`, `0123456789"abc<{{ }}`}, "healthz-address": {"[::1]:1", "[::1]:1"},
-		"host-routing": {"stack", "stack"}, "l7-proxies": {[]string{"envoy=15001", "waf=15002:pass"}, "envoy=15001,waf=15002:pass"},
-		"log-format": {"json", "json"}, "log-level": {"debug", "debug"}, "masquerade": {false, "false"}, "metrics-address": {":2", ":2"}, "mode": {"full", "full"},
-		"native-cidrs":       {[]string{"10.0.0.0/8", "fd00::/8"}, "10.0.0.0/8,fd00::/8"},
-		"nodeport-addresses": {[]string{"192.0.2.0/24", "2001:db8::/64"}, "192.0.2.0/24,2001:db8::/64"},
-		"nodeport-range":     {"31000-31999", "31000-31999"}, "opt-out-meshes": {[]string{"istio"}, "istio"},
-		"opt-out-runtimes": {[]string{"kata*", "kubevirt"}, "kata*,kubevirt"}, "pod-device": {"netkit", "netkit"}, "pod-network": {"main", "main"},
-		"ready-address": {"[::1]:3", "[::1]:3"}, "reset-stale-tcp": {true, "true"}, "routing": {"native", "native"},
-		"node-external-ips": {true, "true"}, "service-cidrs": {"10.96.0.0/12", "10.96.0.0/12"}, "service-quota": {"slots=1", "slots=1"}, "namespace-quota": {"backends=2,slots=1", "backends=2,slots=1"},
-		"snat-ports": {"40000-50000", "40000-50000"}, "vip-ping": {true, "true"}, "xdp": {"disabled", "off"},
-	}
-}
-
 // Every value reaches the agent unchanged in meaning.
 func TestValuesReachTheAgent(t *testing.T) {
 	t.Parallel()
 	all, want := []values{at("loadBalancer.mode", "dsr")}, map[string]string{"cni-conf-dir": "/host/etc/cni/net.d"}
-	samples := given()
 	for _, r := range rows(t) {
 		if r.Value == "" {
 			continue
 		}
-		sample, ok := samples[r.Option]
-		if !ok {
-			t.Errorf("option %s: the test has no value for it", r.Option)
-			continue
+		if r.Example == nil {
+			t.Errorf("option %s: its row needs an example", r.Option)
 		}
-		all, want[r.Option] = append(all, at(r.Value, sample.value)), sample.want
+		all, want[r.Option] = append(all, at(r.Value, r.Example)), r.arrives()
 	}
 	have := configMap(t, render(t, all...))
 	if diff := cmp.Diff(want, have); diff != "" {

@@ -24,7 +24,7 @@ func TestWrongValues(t *testing.T) {
 		{"ipMasqAgent.config.nonMasqueradeCIDR", []string{}, "'nonMasqueradeCIDR' not allowed"},
 		{"updateStrategy.rollingUpdate.maxUnavailible", 1, "'maxUnavailible' not allowed"},
 		// Values from a fixed list of words.
-		{"podNetwork", "on", "'main', 'chained', 'off'"},
+		{"podNetwork", "on", "'off', 'main', 'chained'"},
 		{"routing", "geneve", "'none', 'native', 'vxlan'"},
 		{"hostRouting", "legacy", "'bpf', 'stack'"},
 		{"loadBalancer.mode", "hybrid", "'snat', 'dsr'"},
