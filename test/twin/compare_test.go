@@ -287,7 +287,7 @@ func (r *run) compareAll() error {
 			return err
 		}
 	}
-	for _, reason := range reasons() {
+	for _, reason := range r.kernel.reasons() {
 		if n, err := r.kernel.counted(reason); err != nil || n != r.counts[reason] {
 			return fmt.Errorf("%s is counted %d times, want %d: %w", reason, n, r.counts[reason], orNil(err))
 		}

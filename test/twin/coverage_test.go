@@ -206,9 +206,3 @@ func requireCoverage(t *testing.T, what string, list []class, paths map[string]i
 		}
 	}
 }
-
-// reasons returns all reasons that packets are counted as.
-func reasons() []Reason {
-	return []Reason{NoBackend, TableRace, BadTable, FragmentCut, TTL, NoPort, NoAddress, FlowRace, FlowsFull, IsClusterIP, SourceRange, TooBig,
-		Stray, GivenBack, Spoofed, SpoofedLink, Neighbour, Router, DHCP, Loopback, Protocol, Malformed, Forged, PodSource, TunnelPort, TunnelFrom, PortTaken, NoService}
-}

@@ -308,6 +308,16 @@ func (w *kernelNode) counted(reason Reason) (uint64, error) {
 	return total, nil
 }
 
+// reasons returns all reasons for which the programs count packets. One that the model does not know may never occur.
+func (w *kernelNode) reasons() (all []Reason) {
+	for by := range w.counters {
+		if by[0] == "tc" && by[1] != "none" {
+			all = append(all, Reason(by[1]))
+		}
+	}
+	return all
+}
+
 // The return codes of the programs.
 const (
 	tcNext     = 1<<32 - 1

@@ -79,7 +79,7 @@ func (w *kernelNode) begin() (*run, error) {
 	}
 	clear(w.tables.Services)
 	clear(w.tables.Backends)
-	for _, reason := range reasons() {
+	for _, reason := range w.reasons() {
 		n, err := w.counted(reason)
 		if err != nil {
 			return nil, err
