@@ -34,6 +34,18 @@ func (a Algorithm) String() string {
 	return fmt.Sprintf("algorithm(%d)", uint8(a))
 }
 
+// What decides on a connection's number, for whoever has to say it in words. Session affinity has the client's address
+// decide with any algorithm.
+
+// TakesTurns reports whether one connection after another, of whatever client, gets the next number.
+func (a Algorithm) TakesTurns() bool { return a == RoundRobin }
+
+// HashesClient reports whether the client's address alone decides.
+func (a Algorithm) HashesClient() bool { return a == SourceHash }
+
+// HashesFlow reports whether all nodes compute the same number for a flow from outside.
+func (a Algorithm) HashesFlow() bool { return a == Maglev }
+
 // algorithmList holds every algorithm, in the order of their values.
 func algorithmList() []Algorithm { return []Algorithm{Random, RoundRobin, SourceHash, Maglev} }
 

@@ -94,11 +94,11 @@ func policy(service *Service, frontend *Frontend) string {
 // slot says what decides which slot a connection gets, and returns the slot if it is known.
 func (x *explainer) slot(service *Service, scope namedScope) (int, bool) {
 	n := scope.Length
-	switch lb.Algorithm(service.algorithm) {
-	case lb.RoundRobin:
+	switch algorithm := lb.Algorithm(service.algorithm); {
+	case algorithm.TakesTurns():
 		x.e.Decides = fmt.Sprintf("connections take turns; the next one from any client gets slot %d of %d", int(service.turn)%n, n)
 		return int(service.turn) % n, true
-	case lb.SourceHash:
+	case algorithm.HashesClient():
 		if x.cookie == 0 {
 			x.e.Decides = fmt.Sprintf("the client's network namespace decides: always the same one of %d slots; run the command in that namespace "+
 				"to see which one", n)
@@ -107,7 +107,7 @@ func (x *explainer) slot(service *Service, scope namedScope) (int, bool) {
 		at := int(mix(x.cookie) % uint32(n))
 		x.e.Decides = fmt.Sprintf("the client's network namespace decides: slot %d of %d", at, n)
 		return at, true
-	case lb.Maglev:
+	case algorithm.HashesFlow():
 		x.e.Decides = fmt.Sprintf("every connection from this node draws one of %d slots; for clients outside, the hash of the flow decides", n)
 		return 0, false
 	}

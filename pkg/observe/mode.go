@@ -101,7 +101,7 @@ func (x *explainer) chosen(service *Service, scope namedScope) {
 	t := x.e.Trial
 	alone := x.clientDecides(service)
 	switch {
-	case lb.Algorithm(service.algorithm) == lb.RoundRobin && !alone:
+	case lb.Algorithm(service.algorithm).TakesTurns() && !alone:
 		x.e.Decides = "flows take turns: this is the backend of the next one, from any client"
 	case alone:
 		x.e.Decides = "the client's address decides, in the same way on every node"
@@ -117,7 +117,7 @@ func (x *explainer) chosen(service *Service, scope namedScope) {
 		c = &Choice{By: ByFlow}
 	case x.affinityHolds(service, scope):
 		c = &Choice{By: ByAffinity}
-	case lb.Algorithm(service.algorithm) == lb.RoundRobin && !alone:
+	case lb.Algorithm(service.algorithm).TakesTurns() && !alone:
 		c.By, c.Number = ByTurn, service.turn
 	case t.Numbers == nil: // an older agent
 		return
@@ -142,10 +142,10 @@ func (x *explainer) chosen(service *Service, scope namedScope) {
 // clientDecides reports whether the programs hash the client's address alone.
 func (x *explainer) clientDecides(service *Service) bool {
 	lapsed := x.visit.there && x.age() > time.Duration(service.AffinitySeconds)*time.Second
-	switch lb.Algorithm(service.algorithm) {
-	case lb.SourceHash:
+	switch algorithm := lb.Algorithm(service.algorithm); {
+	case algorithm.HashesClient():
 		return true
-	case lb.Maglev:
+	case algorithm.HashesFlow():
 		lapsed = false
 	}
 	return service.AffinitySeconds > 0 && !lapsed

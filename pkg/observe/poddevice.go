@@ -105,7 +105,7 @@ func (x *explainer) packetSlot(service *Service, scope namedScope) (int, bool) {
 	switch alone := x.clientDecides(service); {
 	case alone:
 		x.e.Decides = fmt.Sprintf("the pod's address decides: always the same one of %d slots", n)
-	case lb.Algorithm(service.algorithm) == lb.RoundRobin:
+	case lb.Algorithm(service.algorithm).TakesTurns():
 		x.e.Decides = fmt.Sprintf("flows take turns; the next one from any client gets slot %d of %d", int(service.turn)%n, n)
 		return int(service.turn) % n, true
 	default:

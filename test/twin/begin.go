@@ -5,6 +5,14 @@ import (
 	"slices"
 )
 
+// The reasons that packets are counted as here.
+const (
+	NoBackend Reason = "no-backend"
+	NoPort    Reason = "no-port"
+	NoAddress Reason = "no-address"
+	PortTaken Reason = "port-taken"
+)
+
 // choice is what a choice of a backend depends on: equal choices must lead to the same backend
 // again.
 type choice struct {

@@ -6,6 +6,11 @@ import (
 	"net/netip"
 )
 
+// The reasons that packets are counted as here.
+const (
+	GivenBack Reason = "given-back"
+)
+
 // Flows to backends on other nodes that answer their clients directly, see docs/dsr.md. This node
 // sees only the client's packets, and forwards them unchanged, encapsulated for the backend.
 

@@ -2,6 +2,12 @@ package twin
 
 import "net/netip"
 
+// The reasons that packets are counted as here.
+const (
+	FlowRace  Reason = "flow-race"
+	FlowsFull Reason = "flows-full"
+)
+
 // Flow is one direction of a conversation, with the addresses and ports its packets arrive with.
 type Flow struct {
 	Source, Dest netip.AddrPort

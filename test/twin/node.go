@@ -11,6 +11,13 @@ import (
 	"net/netip"
 )
 
+// The reasons that packets are counted as here.
+const (
+	TableRace Reason = "table-race"
+	BadTable  Reason = "bad-table"
+	PodSource Reason = "pod-source"
+)
+
 // Verdict is what happens to a packet.
 type Verdict uint8
 
@@ -23,38 +30,6 @@ const (
 
 // Reason is what a packet is counted as.
 type Reason string
-
-// The reasons that the packet programs count.
-const (
-	NoBackend   Reason = "no-backend"
-	TableRace   Reason = "table-race"
-	BadTable    Reason = "bad-table"
-	FragmentCut Reason = "fragment"
-	TTL         Reason = "ttl"
-	NoPort      Reason = "no-port"
-	NoAddress   Reason = "no-address"
-	FlowRace    Reason = "flow-race"
-	FlowsFull   Reason = "flows-full"
-	IsClusterIP Reason = "cluster-ip"
-	SourceRange Reason = "source-range"
-	TooBig      Reason = "too-big"
-	Stray       Reason = "stray"
-	GivenBack   Reason = "given-back"
-	Spoofed     Reason = "spoofed"
-	SpoofedLink Reason = "spoofed-link"
-	Neighbour   Reason = "neighbour"
-	Router      Reason = "router"
-	DHCP        Reason = "dhcp"
-	Loopback    Reason = "loopback"
-	Protocol    Reason = "protocol"
-	Malformed   Reason = "malformed"
-	Forged      Reason = "forged"
-	PodSource   Reason = "pod-source"
-	TunnelPort  Reason = "tunnel-port"
-	TunnelFrom  Reason = "tunnel-source"
-	PortTaken   Reason = "port-taken"
-	NoService   Reason = "no-service"
-)
 
 // Outcome is what must happen to a packet.
 type Outcome struct {

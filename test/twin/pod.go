@@ -6,6 +6,20 @@ import (
 	"net/netip"
 )
 
+// The reasons that packets are counted as here.
+const (
+	Spoofed     Reason = "spoofed"
+	SpoofedLink Reason = "spoofed-link"
+	Neighbour   Reason = "neighbour"
+	Router      Reason = "router"
+	DHCP        Reason = "dhcp"
+	Loopback    Reason = "loopback"
+	Protocol    Reason = "protocol"
+	Malformed   Reason = "malformed"
+	Forged      Reason = "forged"
+	TunnelPort  Reason = "tunnel-port"
+)
+
 // Pods of this node have devices of their own. There the node checks what they may send, and
 // translates the packets that they send to services and get from them. It does so nowhere else:
 // beyond the device, everybody sees the pod and its backend.

@@ -6,6 +6,11 @@ import (
 	"net/netip"
 )
 
+// The reasons that packets are counted as here.
+const (
+	NoService Reason = "no-service"
+)
+
 // datagram returns what identifies the datagram of a fragment. In IPv6 each fragment may name
 // another protocol.
 func (s *step) datagram() datagram {

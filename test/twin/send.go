@@ -5,6 +5,13 @@ import (
 	"encoding/binary"
 )
 
+// The reasons that packets are counted as here.
+const (
+	FragmentCut Reason = "fragment"
+	TTL         Reason = "ttl"
+	TooBig      Reason = "too-big"
+)
+
 // everyLink is a size that fits every link.
 const everyLink = 576
 

@@ -6,6 +6,13 @@ import (
 	"net/netip"
 )
 
+// The reasons that packets are counted as here.
+const (
+	IsClusterIP Reason = "cluster-ip"
+	SourceRange Reason = "source-range"
+	Stray       Reason = "stray"
+)
+
 // tunnel is the encapsulation that another node has put around a packet.
 type tunnel struct {
 	from, to netip.Addr // that node and the backend, or this node if the packet is given back

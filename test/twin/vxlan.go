@@ -5,6 +5,11 @@ import (
 	"net/netip"
 )
 
+// The reasons that packets are counted as here.
+const (
+	TunnelFrom Reason = "tunnel-source"
+)
+
 // The tunnel between nodes (VXLAN). Nothing in its packets is secret, so what matters is who can send
 // to its port, and what may come out of it from whom.
 
