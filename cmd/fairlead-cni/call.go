@@ -166,5 +166,5 @@ func (c *call) describe(device *cni.Device) *cni.Device {
 
 // unexpected returns the error for something that is not as ADD left it.
 func unexpected(format string, args ...any) error {
-	return cni.Refusal(cni.ErrNotAsTold, "%s", fmt.Sprintf(format, args...))
+	return cni.Refusal(cni.ErrMismatch, "%s", fmt.Sprintf(format, args...))
 }

@@ -48,7 +48,7 @@ func maglevServices(t *testing.T) []observe.Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	s, err := observe.Take(observe.Tables{

@@ -82,7 +82,7 @@ func deadNode(t *testing.T) (bpffs string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	return bpffs

@@ -84,7 +84,7 @@ func largeAgent(b *testing.B, services int, problems bool) *agent {
 	})
 	check(err)
 	a.reconciler.Store(reconciler)
-	check(reconciler.Settle())
+	check(reconciler.Drain())
 	if stats := reconciler.Stats(); stats.Services != services {
 		b.Fatalf("%d services are in the maps, want %d", stats.Services, services)
 	}

@@ -35,7 +35,7 @@ func newCNI(cfg *config.Config, host uint64, log *slog.Logger) *optout.CNI {
 }
 
 // optOuts are the pods that have opted out of balancing at the socket.
-type optOuts struct{ controller *optout.Keeper }
+type optOuts struct{ controller *optout.Controller }
 
 func newOptOuts(cfg *config.Config, rules optout.Rules, store *model.Store, path *datapath.Datapath, log *slog.Logger) *optOuts {
 	return &optOuts{optout.New(optout.Config{

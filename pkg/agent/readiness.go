@@ -53,7 +53,7 @@ func (r *readiness) stuck() time.Time {
 // updated returns when the maps were last up to date.
 func (r *readiness) updated() time.Time {
 	if writer := r.reconciler(); writer != nil {
-		return writer.Stats().LastSettled
+		return writer.Stats().LastApplied
 	}
 	return time.Time{}
 }
@@ -69,7 +69,7 @@ func (r *readiness) eligible() bool {
 // this agent has written.
 func (r *readiness) serving() bool {
 	writer := r.reconciler()
-	return writer != nil && (r.path.Adopted() || !writer.Stats().LastSettled.IsZero())
+	return writer != nil && (r.path.Adopted() || !writer.Stats().LastApplied.IsZero())
 }
 
 // checks returns the checks of /readyz.
@@ -86,7 +86,7 @@ func (r *readiness) checks() []health.Check {
 			if writer == nil {
 				return errors.New("the maps do not exist yet")
 			}
-			if stats := writer.Stats(); !stats.Synced || stats.LastSettled.IsZero() {
+			if stats := writer.Stats(); !stats.Synced || stats.LastApplied.IsZero() {
 				return fmt.Errorf("%d changes are waiting", stats.Pending)
 			}
 			return nil

@@ -104,7 +104,7 @@ func (n notes) putBack(handle *netlink.Handle, links []netlink.Link) (names []st
 	return names, errors.Join(errs...)
 }
 
-// Restore restores the limits that devices had before any Keeper with this directory, and returns
+// Restore restores the limits that devices had before any Controller with this directory, and returns
 // the names of the devices.
 func Restore(dir string) (names []string, err error) {
 	noted, err := readNotes(dir)

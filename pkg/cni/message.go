@@ -27,7 +27,7 @@ const (
 const (
 	ErrNotAvailable        uint = 50 // no pod can be added
 	ErrLimitedConnectivity uint = 51 // likewise, and existing pods may lack connectivity
-	ErrNotAsTold           uint = 100
+	ErrMismatch            uint = 100
 	ErrNoAddress           uint = 101
 	ErrPortTaken           uint = 102 // another pod has a port of the node
 )

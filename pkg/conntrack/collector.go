@@ -48,7 +48,7 @@ type Config struct {
 	// Kept returns, for a UDP flow that the programs pass unchanged and the stack translates by a
 	// conntrack entry of its own, the address the client dialed and its backend. Nil if the stack
 	// translates none.
-	Kept func(maps.Flow) (maps.Peer, bool, error)
+	StackEntry func(maps.Flow) (maps.Peer, bool, error)
 	// Grow makes room for at least this many rows of established flows and returns the Flows to use
 	// instead of Flows from then on. If it fails it may have done half the work, so the Collector
 	// calls it again until it succeeds. Nil if the map cannot grow.
@@ -60,11 +60,11 @@ type Config struct {
 
 // Collector deletes flows. Run must run in one goroutine; Left, Look and Stats may be called from any.
 type Collector struct {
-	cfg    Config
-	limits maps.FlowLimits
-	wake   chan struct{}
-	look   chan struct{}
-	walk   walk
+	cfg      Config
+	limits   maps.FlowLimits
+	wake     chan struct{}
+	passSoon chan struct{}
+	walk     walk
 
 	interval time.Duration
 	checked  time.Time // when backends were last checked
@@ -80,8 +80,8 @@ func NewCollector(cfg Config) *Collector {
 	return &Collector{
 		stats: Stats{Most: cfg.Most},
 		cfg:   cfg, limits: cfg.Timeouts.limits(cfg.Clock), wake: make(chan struct{}, 1),
-		look: make(chan struct{}, 1), interval: soonest,
-		walk: walk{peers: map[maps.Peer]struct{}{}, gone: map[maps.Peer]struct{}{}, kept: kept{ask: cfg.Kept}, ports: newPortUse(cfg.Ports)},
+		passSoon: make(chan struct{}, 1), interval: soonest,
+		walk: walk{peers: map[maps.Peer]struct{}{}, gone: map[maps.Peer]struct{}{}, stack: stackFlows{ask: cfg.StackEntry}, ports: newPortUse(cfg.Ports)},
 	}
 }
 
@@ -89,9 +89,9 @@ func NewCollector(cfg Config) *Collector {
 // never blocks.
 func (c *Collector) Left(model.Protocol) { signal(c.wake) }
 
-// Look tells the Collector that somebody wants to know now what Stats tells, so that it passes
+// Wake tells the Collector that somebody wants to know now what Stats tells, so that it passes
 // earlier than it would, though no more often than it ever does. It never blocks.
-func (c *Collector) Look() { signal(c.look) }
+func (c *Collector) Wake() { signal(c.passSoon) }
 
 func signal(of chan struct{}) {
 	select {
@@ -121,7 +121,7 @@ func (c *Collector) Run(ctx context.Context) error {
 				continue
 			}
 			c.pass(ctx)
-		case <-c.look:
+		case <-c.passSoon:
 			if last := c.Stats(); time.Since(last.LastPass) < max(soonest, idle*last.LastTook) {
 				continue
 			}
@@ -181,7 +181,7 @@ func (c *Collector) next(took time.Duration) time.Duration {
 		wait += wait / 2
 	}
 	most := latest - time.Duration(min(1, full/crowded)*float64(latest-soonest))
-	if len(c.walk.kept.is) > 0 { // the stack may drop their entries at any time
+	if len(c.walk.stack.is) > 0 { // the stack may drop their entries at any time
 		most = soonest
 	}
 	return max(min(max(wait, soonest), most), idle*took)

@@ -149,7 +149,7 @@ func newMemoryCollector() *memoryCollector {
 			UDPStream: 120 * time.Second, UDP: 30 * time.Second, SCTPEstablished: 210 * time.Second, SCTPClosing: 11 * time.Second,
 		},
 		Stale: w.stale,
-		Kept: func(flow maps.Flow) (maps.Peer, bool, error) {
+		StackEntry: func(flow maps.Flow) (maps.Peer, bool, error) {
 			peer, ok := w.records[flow]
 			return peer, ok, w.cannot
 		},

@@ -19,7 +19,7 @@ type walk struct {
 	last    maps.Peer              // last peer looked up: rows of one service often follow each other
 	lastIn  bool
 
-	kept  kept
+	stack stackFlows
 	ports portUse
 }
 
@@ -38,15 +38,15 @@ func (w *walk) all(flows Flows, shift uint32, limits *maps.FlowLimits) error {
 		return fmt.Errorf("read the programs' clock: %w", err)
 	}
 	w.now, w.tally, w.last, w.lastIn = uint32(jiffies>>shift), tally{}, maps.Peer{}, false
-	w.kept.begin()
+	w.stack.begin()
 	w.ports.begin()
 	for _, half := range []bool{true, false} {
 		err := flows.Each(half, func(keys []maps.Flow, rows []maps.FlowRow) error {
 			w.doomed = w.doomed[:0]
 			if half {
-				w.lookPending(keys, rows, limits)
+				w.scanPending(keys, rows, limits)
 			} else {
-				w.look(keys, rows, limits)
+				w.scanOpen(keys, rows, limits)
 			}
 			if len(w.doomed) == 0 {
 				return nil
@@ -61,7 +61,7 @@ func (w *walk) all(flows Flows, shift uint32, limits *maps.FlowLimits) error {
 			return err
 		}
 	}
-	return w.kept.err
+	return w.stack.err
 }
 
 // count counts the flows that were deleted.
@@ -73,10 +73,10 @@ func (w *walk) count() {
 	}
 }
 
-// look dooms the flows that are over according to the row at hand. Collect checks the row of the
+// scanOpen dooms the flows that are over according to the row at hand. Collect checks the row of the
 // other direction, which sees other packets, before it deletes. A half-closed or reset flow is
 // found through the row of the direction that has ended.
-func (w *walk) look(keys []maps.Flow, rows []maps.FlowRow, limits *maps.FlowLimits) {
+func (w *walk) scanOpen(keys []maps.Flow, rows []maps.FlowRow, limits *maps.FlowLimits) {
 	w.tally.rows[0] += len(rows)
 	for i := range rows {
 		row, key := &rows[i], &keys[i]
@@ -100,10 +100,10 @@ func (w *walk) look(keys []maps.Flow, rows []maps.FlowRow, limits *maps.FlowLimi
 	}
 }
 
-// lookPending dooms every request, for Collect to decide: a TCP request has no timestamp, and a
+// scanPending dooms every request, for Collect to decide: a TCP request has no timestamp, and a
 // request whose reply was evicted is found by nothing else. There are never many. A reply is
 // checked itself in case its request was evicted.
-func (w *walk) lookPending(keys []maps.Flow, rows []maps.FlowRow, limits *maps.FlowLimits) {
+func (w *walk) scanPending(keys []maps.Flow, rows []maps.FlowRow, limits *maps.FlowLimits) {
 	w.tally.rows[1] += len(rows)
 	for i := range rows {
 		row, key := &rows[i], &keys[i]
@@ -138,13 +138,13 @@ func (w *walk) ended(key *maps.Flow, row *maps.FlowRow) bool {
 	if !passes(key, row) {
 		return w.lost(key, row)
 	}
-	peer, is, over := w.kept.look(key)
+	peer, is, over := w.stack.entry(key)
 	switch {
 	case over:
 		return true
 	case is:
 		return w.isGone(peer)
-	case w.kept.err != nil:
+	case w.stack.err != nil:
 		return false
 	}
 	return w.lost(key, row)

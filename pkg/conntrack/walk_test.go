@@ -9,7 +9,7 @@ import (
 
 // The cost of judging one row, in a pass that finds nothing to delete and in one that also collects
 // peers.
-func BenchmarkLook(b *testing.B) {
+func BenchmarkScan(b *testing.B) {
 	for _, gathers := range []bool{false, true} {
 		name := "pass"
 		if gathers {
@@ -31,7 +31,7 @@ func BenchmarkLook(b *testing.B) {
 			c.walk.now, c.walk.gathers = m.now, gathers
 			b.ReportAllocs()
 			for b.Loop() {
-				c.walk.look(keys, rows, &c.limits)
+				c.walk.scanOpen(keys, rows, &c.limits)
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/row")
 		})

@@ -73,11 +73,11 @@ func (l *Local) addBroadcasts(addr netip.Addr, mask net.IPMask) {
 // node's interfaces until the context ends. It looks whenever something may have changed and
 // whenever again receives, and calls changed with all addresses after each look.
 func (d *Datapath) Watch(ctx context.Context, again <-chan struct{}, changed func(*Local)) error {
-	return devices.Watch(ctx, d.log, d.packets.IsPod, again, func() error { return d.look(changed) })
+	return devices.Watch(ctx, d.log, d.packets.IsPod, again, func() error { return d.scanAddresses(changed) })
 }
 
-// look reads the devices and addresses and brings programs and maps in step with them.
-func (d *Datapath) look(changed func(*Local)) error {
+// scanAddresses reads the devices and addresses and brings programs and maps in step with them.
+func (d *Datapath) scanAddresses(changed func(*Local)) error {
 	d.outside.looking.Lock()
 	defer d.outside.looking.Unlock()
 	own := d.packets.Own()
@@ -97,7 +97,7 @@ func (d *Datapath) look(changed func(*Local)) error {
 	if err := d.writeAddrs(local.Addrs, own, found); err != nil {
 		return err
 	}
-	d.outside.found, d.outside.tunnel, d.outside.looked = found, tunnel, true
+	d.outside.found, d.outside.tunnel, d.outside.scanned = found, tunnel, true
 	changed(local)
 	return d.syncDevices()
 }

@@ -28,7 +28,7 @@ func TestForAnother(t *testing.T) {
 				if err := netlink.LinkSetHardwareAddr(device, mac); err != nil {
 					return err
 				}
-				return d.look(func(*Local) {})
+				return d.scanAddresses(func(*Local) {})
 			})
 			if got := w.mac(t, d); got.String() != mac.String() {
 				t.Fatalf("the programs know the device by %s, want %s", got, mac)

@@ -53,7 +53,7 @@ func (d *Datapath) attachPrograms() error {
 	if err != nil {
 		return errors.Join(err, progs.close())
 	}
-	if err := d.carryWritten(); err != nil {
+	if err := d.copyWritten(); err != nil {
 		return errors.Join(err, progs.close(), packets.Close())
 	}
 	if err := d.attachAll(progs); err != nil {

@@ -81,8 +81,8 @@ type Datapath struct {
 	outside outside
 	former  former
 
-	table    *table      // nil unless there are two maps of established flows; guarded by changing
-	carrying atomic.Bool // flows are in both maps, or in the new one
+	table   *table      // nil unless there are two maps of established flows; guarded by changing
+	copying atomic.Bool // flows are in both maps, or in the new one
 
 	// pushedOut is how many clients with session affinity were ever evicted, as of the last lruCounts.
 	// Guarded by changing.
@@ -152,7 +152,7 @@ func (d *Datapath) adopt() error {
 	if err != nil {
 		return err
 	}
-	if err := d.carryOlder(opened, maps.AllRows); err != nil {
+	if err := d.copyOlder(opened, maps.AllRows); err != nil {
 		return errors.Join(err, opened.Close())
 	}
 	tables, err := opened.Tables()

@@ -135,7 +135,7 @@ func (s Stuck) Sure() int { return s.Direct + s.Tunnel + s.SCTP }
 
 // Stuck counts the flows that are stuck now.
 func (d *Drain) Stuck() (s Stuck, err error) {
-	look, err := d.newLook()
+	look, err := d.newScan()
 	if err != nil {
 		return s, err
 	}
@@ -145,7 +145,7 @@ func (d *Drain) Stuck() (s Stuck, err error) {
 		}
 		err := maps.EachFlow(m, &d.buffer, func(keys []maps.Flow, rows []maps.FlowRow) error {
 			for i := range keys {
-				if err := look.judge(m, keys[i], &rows[i], &s); err != nil {
+				if err := look.countIfStuck(m, keys[i], &rows[i], &s); err != nil {
 					return err
 				}
 			}
@@ -158,8 +158,8 @@ func (d *Drain) Stuck() (s Stuck, err error) {
 	return s, nil
 }
 
-// look is one scan of all flows.
-type look struct {
+// flowScan is one scan of all flows.
+type flowScan struct {
 	*Drain
 	now    uint32 // in ticks
 	tunnel uint32 // device index; 0 if there is none
@@ -167,8 +167,8 @@ type look struct {
 	ways   map[maps.Addr]bool // by backend, whether the tunnel leads there
 }
 
-func (d *Drain) newLook() (*look, error) {
-	l := &look{Drain: d, ways: map[maps.Addr]bool{}}
+func (d *Drain) newScan() (*flowScan, error) {
+	l := &flowScan{Drain: d, ways: map[maps.Addr]bool{}}
 	var err error
 	if l.now, err = d.tick.Now(); err != nil {
 		return nil, err
@@ -182,8 +182,8 @@ func (d *Drain) newLook() (*look, error) {
 	return l, nil
 }
 
-// judge counts a flow if it is stuck and not over.
-func (l *look) judge(m *ebpf.Map, key maps.Flow, row *maps.FlowRow, s *Stuck) error {
+// countIfStuck counts a flow if it is stuck and not over.
+func (l *flowScan) countIfStuck(m *ebpf.Map, key maps.Flow, row *maps.FlowRow, s *Stuck) error {
 	if row.Flags&maps.FlowReply != 0 || row.Checksum != checksum.Of(key, *row) {
 		return nil
 	}
@@ -217,14 +217,14 @@ func (l *look) judge(m *ebpf.Map, key maps.Flow, row *maps.FlowRow, s *Stuck) er
 
 // hasLeft reports whether the client of a flow that its backend answers directly is gone. After its
 // FIN, a client still acknowledges what the backend sends.
-func (l *look) hasLeft(row *maps.FlowRow) bool {
+func (l *flowScan) hasLeft(row *maps.FlowRow) bool {
 	idle := time.Duration(int32(l.now-row.Seen)) * l.tick.Duration
 	return row.State == maps.FlowReset || row.State == maps.FlowClosing && idle > l.linger
 }
 
 // isTunnelled asks the kernel, once for each backend, whether the tunnel leads there. A backend
 // without a route counts as not tunneled.
-func (l *look) isTunnelled(backend maps.Addr) bool {
+func (l *flowScan) isTunnelled(backend maps.Addr) bool {
 	if l.tunnel == 0 {
 		return false
 	}
@@ -240,7 +240,7 @@ func (l *look) isTunnelled(backend maps.Addr) bool {
 
 // isForwarded reports whether another node may be forwarding a flow: its client dialed no address
 // of this node, and the backend is here.
-func (l *look) isForwarded(key maps.Flow, row *maps.FlowRow) (bool, error) {
+func (l *flowScan) isForwarded(key maps.Flow, row *maps.FlowRow) (bool, error) {
 	if !l.hosted || row.Flags&(maps.FlowPod|maps.FlowInside|maps.FlowNode) != 0 {
 		return false, nil
 	}

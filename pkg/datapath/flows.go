@@ -28,12 +28,12 @@ type Flows struct {
 	progs  *ebpf.Collection
 	buffer maps.FlowBuffer
 
-	carrying *atomic.Bool // see Datapath; nil if unknown
+	copying *atomic.Bool // see Datapath; nil if unknown
 }
 
-// ErrCarrying is wrapped by the error of Collect while flows are in two maps because a growth was
+// ErrCopying is wrapped by the error of Collect while flows are in two maps because a growth was
 // interrupted.
-var ErrCarrying = errors.New("flows are being carried over to a larger map")
+var ErrCopying = errors.New("flows are being carried over to a larger map")
 
 // Flows returns a Flows. The caller must close it. It pins and attaches nothing.
 func (d *Datapath) Flows() (*Flows, error) {
@@ -46,7 +46,7 @@ func (d *Datapath) Flows() (*Flows, error) {
 	if err != nil {
 		return nil, err
 	}
-	flows.carrying = &d.carrying
+	flows.copying = &d.copying
 	if flows.opened, err = d.maps.CtOpened.Clone(); err != nil {
 		return nil, errors.Join(fmt.Errorf("duplicate map ct_opened: %w", err), flows.Close())
 	}
@@ -179,8 +179,8 @@ func (f *Flows) Jiffies() (uint64, error) {
 func (f *Flows) Collect(half bool, shift uint32, limits *maps.FlowLimits, list []maps.Doomed) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.carrying != nil && f.carrying.Load() {
-		return fmt.Errorf("delete flows: %w", ErrCarrying)
+	if f.copying != nil && f.copying.Load() {
+		return fmt.Errorf("delete flows: %w", ErrCopying)
 	}
 	run := &f.run.Rows()[0]
 	run.Limits, run.TickShift = *limits, shift

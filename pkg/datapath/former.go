@@ -19,7 +19,7 @@ import (
 
 // settling is how long after the first frontends a connection may turn out to have begun before
 // them.
-const settling = 10 * time.Second
+const importWindow = 10 * time.Second
 
 // former leaves to the stack the connections that it already translated, for example for
 // kube-proxy, before the devices had programs: the programs would not know such a connection and
@@ -27,10 +27,10 @@ const settling = 10 * time.Second
 // programs pass its packets to the stack unchanged. The kernel reports connections that begin
 // meanwhile.
 type former struct {
-	kept    bool // done, or there was nothing to do
-	records *netfilter.Records
-	over    sync.WaitGroup
-	once    sync.Once // closes records
+	imported bool // done, or there was nothing to do
+	records  *netfilter.Records
+	over     sync.WaitGroup
+	once     sync.Once // closes records
 }
 
 // frontends are those that clients outside dial.
@@ -74,21 +74,21 @@ func (d *Datapath) adoptFormer() error {
 	}
 	switch {
 	case len(known) > 0 && len(entries) > 0:
-		d.former.kept = true
+		d.former.imported = true
 	case len(known) > 0:
-		d.former.keep(d, known)
+		d.former.importRows(d, known)
 	}
 	return nil
 }
 
-// keep writes the rows for connections to the frontends, before the frontends or the programs
+// importRows writes the rows for connections to the frontends, before the frontends or the programs
 // exist. If it fails for some connections, everything else is still served. The caller holds
 // changing.
-func (f *former) keep(d *Datapath, known frontends) {
-	if f.kept || len(known) == 0 || !d.servesDevices() {
+func (f *former) importRows(d *Datapath, known frontends) {
+	if f.imported || len(known) == 0 || !d.servesDevices() {
 		return
 	}
-	f.kept = true
+	f.imported = true
 	records, err := netfilter.Open()
 	if err != nil {
 		d.log.Warn("connections that the stack has translated may be reset", "error", err)
@@ -136,7 +136,7 @@ func (f *former) follow(d *Datapath, w *formerRows) {
 // hear writes rows for new connections, for as long as they may have begun before the frontends
 // existed.
 func (f *former) hear(w *formerRows) error {
-	until := time.Now().Add(settling)
+	until := time.Now().Add(importWindow)
 	for time.Now().Before(until) {
 		list, err := f.records.Added(until)
 		if err != nil {
@@ -245,7 +245,7 @@ func rankOf(c netfilter.Connection) int {
 // to no known flow. The record of its connection may not have been read yet, and if the connection
 // begins at the same time as the frontends, its rows come too late for its second packet.
 func (w *formerRows) open() error {
-	return w.d.maps.SetFormer(w.now + uint32(settling/w.tick.Duration) + 1)
+	return w.d.maps.SetFormer(w.now + uint32(importWindow/w.tick.Duration) + 1)
 }
 
 // writeNow is write for callers that do not hold changing.

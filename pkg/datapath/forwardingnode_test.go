@@ -170,7 +170,7 @@ func startForwardingNode(config Config, backend netip.Addr) (*Datapath, error) {
 	if fresh {
 		err = serveForwardingNode(d.Tables(), backend)
 	}
-	if err := errors.Join(err, d.look(func(*Local) {})); err != nil {
+	if err := errors.Join(err, d.scanAddresses(func(*Local) {})); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil

@@ -51,7 +51,7 @@ func (d *Datapath) Enlarge(room maps.Room) error {
 	if err := d.replace(grown, names, func() { d.maps.Exchange(grown, names) }); err != nil {
 		return errors.Join(err, grown.Close())
 	}
-	if err := errors.Join(wait(), grown.CarryRows(d.maps, names)); err != nil {
+	if err := errors.Join(wait(), grown.CopyRows(d.maps, names)); err != nil {
 		d.log.Warn("rows that were written while maps grew may be lost", "error", err)
 	}
 	d.warn(grown.Close())
@@ -85,7 +85,7 @@ func (d *Datapath) replace(grown *maps.Maps, names []string, adopt func()) (err 
 	if err != nil {
 		return errors.Join(err, progs.close())
 	}
-	if err := d.maps.CarryRows(grown, names); err != nil {
+	if err := d.maps.CopyRows(grown, names); err != nil {
 		return errors.Join(err, progs.close(), packets.Close())
 	}
 	d.mu.Lock()

@@ -268,7 +268,7 @@ func (h *handover) isOver(proto uint8, row, back *maps.FlowRow, ok bool) bool {
 		seen = back.Seen
 	}
 	if row.State == maps.FlowAnswered {
-		idle = min(idle, settling)
+		idle = min(idle, importWindow)
 	}
 	return row.State == maps.FlowNew || maps.DirectMode(row.Flags) != 0 || time.Duration(int32(h.now-seen))*h.tick.Duration > idle
 }

@@ -76,7 +76,7 @@ func (d *Datapath) Prepare(keys []maps.SvcKey, rows []maps.Svc) error {
 			return fmt.Errorf("prepare for frontends: %w", err)
 		}
 	}
-	d.former.keep(d, known)
+	d.former.importRows(d, known)
 	return nil
 }
 
@@ -85,7 +85,7 @@ func (d *Datapath) Prepare(keys []maps.SvcKey, rows []maps.Svc) error {
 func (d *Datapath) lacks(need hookSet, known frontends) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return need&^d.needs != 0 || !d.former.kept && len(known) > 0
+	return need&^d.needs != 0 || !d.former.imported && len(known) > 0
 }
 
 // addNeeded adds the groups that the frontends in the maps need.

@@ -10,13 +10,13 @@ import (
 // before that, the next start finds them and begins again. A crash between the switch of programs
 // and the last pin loses the rows of the flows that began in that time.
 
-// carryOlder copies rows of another version's maps to this version's.
-func (d *Datapath) carryOlder(to *maps.Maps, which maps.Carrying) error {
+// copyOlder copies rows of another version's maps to this version's.
+func (d *Datapath) copyOlder(to *maps.Maps, which maps.CopyScope) error {
 	names := to.Older()
 	if len(names) == 0 {
 		return nil
 	}
-	lost, err := to.CarryOlder(which)
+	lost, err := to.CopyOlder(which)
 	if err != nil {
 		return err
 	}
@@ -29,14 +29,14 @@ func (d *Datapath) carryOlder(to *maps.Maps, which maps.Carrying) error {
 	return nil
 }
 
-// carryWritten copies again what programs have written since. It does nothing once this version's
+// copyWritten copies again what programs have written since. It does nothing once this version's
 // programs have been attached: from then on the new maps are current, even if the pins of the old
 // ones are still to be replaced.
-func (d *Datapath) carryWritten() error {
+func (d *Datapath) copyWritten() error {
 	if d.switched {
 		return nil
 	}
-	return d.carryOlder(d.maps, maps.RowsOfPrograms)
+	return d.copyOlder(d.maps, maps.RowsOfPrograms)
 }
 
 // takeOver replaces the pinned maps of another version, now that the programs use this version's.
@@ -49,7 +49,7 @@ func (d *Datapath) takeOver() error {
 	if err := d.step("older: switched"); err != nil {
 		return err
 	}
-	if err := errors.Join(wait(), d.carryOlder(d.maps, maps.LateRows)); err != nil {
+	if err := errors.Join(wait(), d.copyOlder(d.maps, maps.LateRows)); err != nil {
 		d.log.Warn("rows that were written while programs were switched may be lost", "error", err)
 	}
 	if err := d.step("older: stage"); err != nil {

@@ -112,7 +112,7 @@ func TestTakeOverLate(t *testing.T) {
 	d = open(t, w.Config) // copies the rows that exist
 	c := w.newCrowd(clients)
 	c.establish(t, clients)
-	w.do(t, func() error { return errors.Join(d.Attach(), d.look(func(*Local) {})) })
+	w.do(t, func() error { return errors.Join(d.Attach(), d.scanAddresses(func(*Local) {})) })
 	for first := 0; first < clients; first += clientBatch {
 		if err := c.talk(first, first+clientBatch); err != nil {
 			t.Fatal(err)
@@ -142,7 +142,7 @@ func TestTakeOverAgain(t *testing.T) {
 		if err := d.Attach(); !errors.Is(err, boom) {
 			t.Errorf("attached: %v", err)
 		}
-		return d.look(func(*Local) {})
+		return d.scanAddresses(func(*Local) {})
 	})
 	const clients = clientBatch
 	c := w.newCrowd(clients)

@@ -52,7 +52,7 @@ type outside struct {
 	programs devices.Programs // empty if nothing needs them
 	found    []devices.Device // by the last look
 	tunnel   devices.Device   // leads to the pods of other nodes; its index is 0 if it does not exist yet
-	looked   bool
+	scanned  bool
 	primary  primary
 	// unknown are addresses by which others know the node, of families in which it has none of
 	// them.
@@ -150,12 +150,12 @@ func (d *Datapath) loadPacketsOver(m *maps.Maps, spec *ebpf.CollectionSpec) (*eb
 
 // attachDevices attaches the packet programs to the devices and closes the previous ones.
 func (d *Datapath) attachDevices(progs devices.Programs) error {
-	if !d.outside.looked && !d.packets.Devices.None() {
+	if !d.outside.scanned && !d.packets.Devices.None() {
 		found, tunnel, err := d.detect(d.packets.Own())
 		if err != nil {
 			return errors.Join(err, progs.Close())
 		}
-		d.outside.found, d.outside.tunnel, d.outside.looked = found, tunnel, true
+		d.outside.found, d.outside.tunnel, d.outside.scanned = found, tunnel, true
 	}
 	old := d.outside.programs
 	d.outside.programs = progs

@@ -79,13 +79,13 @@ func (d *Datapath) prove() []Proof {
 		func() error { return dialProbe(unix.AF_INET, d.token.addr4()) },
 		func() error { return dialProbe(unix.AF_INET6, d.token.addr6()) },
 	} {
-		proofs[i].State, proofs[i].Why = d.judge(dial())
+		proofs[i].State, proofs[i].Why = d.proofState(dial())
 	}
 	return proofs
 }
 
-// judge interprets the error of a test dial.
-func (d *Datapath) judge(err error) (ProofState, string) {
+// proofState interprets the error of a test dial.
+func (d *Datapath) proofState(err error) (ProofState, string) {
 	switch {
 	case errors.Is(err, probeAnswer):
 		return Proven, ""

@@ -174,7 +174,7 @@ func (d *Datapath) beginTable(rows uint32) (err error) {
 		d.table = nil
 		return errors.Join(err, d.switchBack(old), t.close(), d.pins.clearTable())
 	}
-	d.carrying.Store(true)
+	d.copying.Store(true)
 	if err := old.Close(); err != nil {
 		d.log.Warn("cannot close programs over the old map of flows", "error", err)
 	}
@@ -195,12 +195,12 @@ func (d *Datapath) switchBack(old devices.Programs) error {
 
 // endTable copies the remaining rows and gives up the old map. If it fails, call it again.
 func (d *Datapath) endTable() error {
-	if err := d.carryOver(d.table, d.maps.Ct); err != nil {
+	if err := d.copyTable(d.table, d.maps.Ct); err != nil {
 		return err
 	}
 	t := d.table
 	d.table = nil
-	d.carrying.Store(false)
+	d.copying.Store(false)
 	d.log.Info("grew the table of flows", "rows", t.next.MaxEntries(), "from", d.maps.Ct.MaxEntries())
 	d.mu.Lock()
 	err := errors.Join(d.maps.ReplaceFlows(t.next), t.stage.Close())
@@ -219,9 +219,9 @@ func (d *Datapath) endTable() error {
 	return nil
 }
 
-// carryOver copies every flow to the new map and pins that in the place of the old one. It may be
+// copyTable copies every flow to the new map and pins that in the place of the old one. It may be
 // repeated.
-func (d *Datapath) carryOver(t *table, old *ebpf.Map) error {
+func (d *Datapath) copyTable(t *table, old *ebpf.Map) error {
 	stage, err := t.at()
 	if err != nil {
 		return err
@@ -230,7 +230,7 @@ func (d *Datapath) carryOver(t *table, old *ebpf.Map) error {
 		if err := errors.Join(wait(), d.step("flows: carry")); err != nil {
 			return err
 		}
-		if err := carry(old, t.next); err != nil {
+		if err := copyRows(old, t.next); err != nil {
 			return err
 		}
 		if err := d.step("flows: new"); err != nil {
@@ -267,7 +267,7 @@ func (d *Datapath) finishTable() (err error) {
 			return err
 		}
 		defer old.Close()
-		if err := d.carryOver(t, old); err != nil {
+		if err := d.copyTable(t, old); err != nil {
 			return fmt.Errorf("finish the growth of the table of flows: %w", err)
 		}
 		d.log.Info("finished an interrupted growth of the table of flows", "rows", t.next.MaxEntries())

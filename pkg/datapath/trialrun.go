@@ -172,11 +172,11 @@ func (t *trial) once() (TrialResult, error) {
 		}
 		break
 	}
-	return result, t.judge(&result)
+	return result, t.readResult(&result)
 }
 
-// judge completes a result from what the programs wrote to the maps.
-func (t *trial) judge(result *TrialResult) error {
+// readResult completes a result from what the programs wrote to the maps.
+func (t *trial) readResult(result *TrialResult) error {
 	reason, err := t.reason(result.Hook)
 	if err != nil {
 		return err

@@ -107,7 +107,7 @@ func (w *forwardingNode) wantCare(d *Datapath, device string) error {
 		return err
 	}
 	mended := d.CheckAttachment().Mended
-	if err := d.look(func(*Local) {}); err != nil {
+	if err := d.scanAddresses(func(*Local) {}); err != nil {
 		return err
 	}
 	status, err := d.Status()

@@ -12,9 +12,9 @@ const (
 	// leaseTicks is how long the programs trust that changes are followed after the last Vouch: if
 	// the agent is killed, changes go unnoticed for about as long.
 	leaseTicks = 4
-	// settleTicks is how long the kernel may still be working on a change after announcing it: it
+	// kernelLagTicks is how long the kernel may still be working on a change after announcing it: it
 	// announces that a device is gone before it removes the device's routes.
-	settleTicks = 1
+	kernelLagTicks = 1
 )
 
 // Ways tells the packet programs when the routes of packets changed. It holds its own references,
@@ -69,7 +69,7 @@ func (w *Ways) Changed() error {
 func (c *Clock) mark(word *uint32) (uint32, error) {
 	now, err := c.Now()
 	for err == nil {
-		told := now + settleTicks
+		told := now + kernelLagTicks
 		atomic.StoreUint32(word, told)
 		if now, err = c.Now(); err == nil && int32(now-told) <= 0 {
 			return told, nil

@@ -71,7 +71,7 @@ func (h *Hooks) ensure(p attachPoint, prog *ebpf.Program, add func() (link.Link,
 		return err
 	}
 	if info != nil {
-		return h.keepLink(p, info, prog)
+		return h.updateLink(p, info, prog)
 	}
 	if h.links[p.pin()] != nil {
 		h.mended++
@@ -116,8 +116,8 @@ func (h *Hooks) openLink(p attachPoint) (*link.Info, error) {
 	return info, nil
 }
 
-// keepLink makes an attached link run prog, and pins it again if its pin is gone.
-func (h *Hooks) keepLink(p attachPoint, info *link.Info, prog *ebpf.Program) error {
+// updateLink makes an attached link run prog, and pins it again if its pin is gone.
+func (h *Hooks) updateLink(p attachPoint, info *link.Info, prog *ebpf.Program) error {
 	l := h.links[p.pin()]
 	id, err := programID(prog)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotTold is wrapped by the error of OffersXDP if the kernel does not report what drivers
+// ErrNoXDPInfo is wrapped by the error of OffersXDP if the kernel does not report what drivers
 // support, as before Linux 6.3.
-var ErrNotTold = errors.New("the kernel does not report what drivers support of XDP")
+var ErrNoXDPInfo = errors.New("the kernel does not report what drivers support of XDP")
 
 // Constants of linux/netdev.h.
 const (
@@ -28,7 +28,7 @@ const (
 func OffersXDP(index int) (bool, error) {
 	family, err := netlink.GenlFamilyGet(netdevFamily)
 	if errors.Is(err, unix.ENOENT) {
-		return false, ErrNotTold
+		return false, ErrNoXDPInfo
 	}
 	if err != nil {
 		return false, fmt.Errorf("ask what drivers support of XDP: %w", err)
@@ -56,5 +56,5 @@ func OffersXDP(index int) (bool, error) {
 			}
 		}
 	}
-	return false, ErrNotTold
+	return false, ErrNoXDPInfo
 }

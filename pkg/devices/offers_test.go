@@ -24,7 +24,7 @@ func TestOffersXDP(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if offers, err := OffersXDP(link.Attrs().Index); errors.Is(err, ErrNotTold) {
+			if offers, err := OffersXDP(link.Attrs().Index); errors.Is(err, ErrNoXDPInfo) {
 				t.Logf("%s: %v", name, err)
 			} else if err != nil || offers != want {
 				t.Errorf("%s offers XDP: %v, %v", name, offers, err)

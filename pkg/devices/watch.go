@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// lookEvery is how often to look even without an event: the kernel does not announce that a
+	// scanEvery is how often to look even without an event: the kernel does not announce that a
 	// program was detached, and it has to be attached again within ten seconds.
-	lookEvery = 8 * time.Second
-	// lookApart is the least time between two looks: a starting pod causes a dozen events.
-	lookApart = 100 * time.Millisecond
+	scanEvery = 8 * time.Second
+	// scanApart is the least time between two looks: a starting pod causes a dozen events.
+	scanApart = 100 * time.Millisecond
 	// watchRetry is the pause after a broken subscription or a failed look.
 	watchRetry = time.Second
 
@@ -62,7 +62,7 @@ func watch(ctx context.Context, isPod func(string) bool, again <-chan struct{}, 
 		if err := look(); err != nil {
 			return err
 		}
-		if !sleep(ctx, lookApart) {
+		if !sleep(ctx, scanApart) {
 			return nil
 		}
 		select {
@@ -72,7 +72,7 @@ func watch(ctx context.Context, isPod func(string) bool, again <-chan struct{}, 
 			return err
 		case <-wake:
 		case <-again:
-		case <-time.After(lookEvery):
+		case <-time.After(scanEvery):
 		}
 	}
 }

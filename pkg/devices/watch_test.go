@@ -64,7 +64,7 @@ func TestWatch(t *testing.T) {
 		for {
 			select {
 			case <-seen:
-			case <-time.After(3 * lookApart):
+			case <-time.After(3 * scanApart):
 				return
 			}
 		}
@@ -139,6 +139,6 @@ func TestWatch(t *testing.T) {
 	select {
 	case <-seen:
 		t.Error("a pod's device caused a look")
-	case <-time.After(3 * lookApart):
+	case <-time.After(3 * scanApart):
 	}
 }

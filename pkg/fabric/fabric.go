@@ -24,11 +24,11 @@ const (
 )
 
 const (
-	// lookEvery is the interval between looks for what is missing or left over when no event asks
+	// syncEvery is the interval between looks for what is missing or left over when no event asks
 	// for one.
-	lookEvery = 10 * time.Second
-	// lookApart is the least time between two looks.
-	lookApart = 200 * time.Millisecond
+	syncEvery = 10 * time.Second
+	// syncApart is the least time between two looks.
+	syncApart = 200 * time.Millisecond
 )
 
 // Config is what a Fabric needs.
@@ -44,8 +44,8 @@ type Config struct {
 	Guard func() error
 	// Settled gets the networks of other nodes' pods, and the node of each, before there are routes
 	// to them.
-	Settled func(map[netip.Prefix]string) error
-	Log     *slog.Logger
+	Accepted func(map[netip.Prefix]string) error
+	Log      *slog.Logger
 }
 
 // Stats is the state of a Fabric.
@@ -69,7 +69,7 @@ type Fabric struct {
 	// The state of the kernel, as of the last look and the changes since. Only Run changes it.
 	around surroundings
 	device int
-	looked bool
+	synced bool
 
 	mu         sync.Mutex
 	have       map[netip.Prefix]route
@@ -115,7 +115,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 		return err
 	}
 	for ctx.Err() == nil {
-		f.note(f.look())
+		f.note(f.sync())
 		f.wait(ctx, heard)
 	}
 	return nil
@@ -123,7 +123,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 
 // wait returns when it is time for the next look, and follows changes of nodes until then.
 func (f *Fabric) wait(ctx context.Context, heard <-chan struct{}) {
-	late, early := time.After(lookEvery), time.After(lookApart)
+	late, early := time.After(syncEvery), time.After(syncApart)
 	isHeard := false
 	for {
 		select {
@@ -140,7 +140,7 @@ func (f *Fabric) wait(ctx context.Context, heard <-chan struct{}) {
 				return
 			}
 		case <-f.cfg.Store.NodesChanged():
-			if f.looked {
+			if f.synced {
 				f.note(f.follow())
 			}
 		}
@@ -162,9 +162,9 @@ func (f *Fabric) note(err error) {
 	}
 }
 
-// look reads the state of the kernel and corrects it.
-func (f *Fabric) look() error {
-	f.looked = false
+// sync reads the state of the kernel and corrects it.
+func (f *Fabric) sync() error {
+	f.synced = false
 	own, err := f.own()
 	if err != nil {
 		return err
@@ -204,7 +204,7 @@ func (f *Fabric) look() error {
 	}
 	f.have, f.neighbours, f.around = have, known, around
 	f.mu.Unlock()
-	f.looked = true
+	f.synced = true
 	results, err := f.kernel.apply(strays)
 	return errors.Join(append(results, err, f.follow())...)
 }
@@ -246,15 +246,15 @@ func (f *Fabric) follow() error {
 		has: func(r route) bool { return f.have[r.to] == r },
 	}
 	want := p.make(f.cfg.Store.Others())
-	f.tell(want)
-	if err := f.cfg.Settled(want.owners); err != nil {
+	f.logRefused(want)
+	if err := f.cfg.Accepted(want.owners); err != nil {
 		return err
 	}
 	return f.apply(want)
 }
 
-// tell logs the claims that are newly refused.
-func (f *Fabric) tell(want *plan) {
+// logRefused logs the claims that are newly refused.
+func (f *Fabric) logRefused(want *plan) {
 	f.mu.Lock()
 	was := f.stats.Refused
 	f.stats.Nodes, f.stats.Refused, f.stats.Left = want.nodes, want.refused, want.left

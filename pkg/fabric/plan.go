@@ -88,7 +88,7 @@ func (p *planner) make(others []*model.Node) *plan {
 		}
 	}
 	nodes := map[string]bool{}
-	for _, c := range p.settle(claims, made) {
+	for _, c := range p.withoutOverlaps(claims, made) {
 		made.owners[c.cidr] = c.node.Name
 		if c.why != "" {
 			made.left = append(made.left, fmt.Sprintf("%s of node %s: %s", c.cidr, c.node.Name, c.why))
@@ -163,9 +163,9 @@ func within(cidr netip.Prefix, sorted []netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// settle returns the claims without those that overlap with a better one. Two networks overlap only
+// withoutOverlaps returns the claims without those that overlap with a better one. Two networks overlap only
 // if one contains the other, so overlapping ones are adjacent once sorted.
-func (p *planner) settle(claims []claim, made *plan) []claim {
+func (p *planner) withoutOverlaps(claims []claim, made *plan) []claim {
 	slices.SortStableFunc(claims, func(a, b claim) int {
 		return cmp.Or(a.cidr.Addr().Compare(b.cidr.Addr()), cmp.Compare(a.cidr.Bits(), b.cidr.Bits()))
 	})

@@ -42,8 +42,8 @@ func newPlanner(mode string, has ...route) *planner {
 	return p
 }
 
-// told returns the plan's routes as text, without the node's own.
-func told(m *plan) []string {
+// routesText returns the plan's routes as text, without the node's own.
+func routesText(m *plan) []string {
 	list := []string{}
 	for to, r := range m.routes {
 		switch {
@@ -107,7 +107,7 @@ func TestPlan(t *testing.T) {
 					want = slices.Concat(tunnel, tt.tunnel)
 				}
 				slices.Sort(want)
-				if got := told(made); !slices.Equal(got, want) {
+				if got := routesText(made); !slices.Equal(got, want) {
 					t.Errorf("%s: routes %q, want %q", mode, got, want)
 				}
 				if got := strings.Join(made.refused, "\n"); !strings.Contains(got, tt.refused) || (got == "") != (tt.refused == "") {
@@ -136,14 +136,14 @@ func TestPlanIncumbent(t *testing.T) {
 		} {
 			made := newPlanner(mode, before.routes[victim.PodCIDRs[0]]).make([]*model.Node{thief, victim})
 			if made.routes[victim.PodCIDRs[0]] != before.routes[victim.PodCIDRs[0]] {
-				t.Errorf("%s: %v took over the network: routes %q, refused %q", mode, thief, told(made),
+				t.Errorf("%s: %v took over the network: routes %q, refused %q", mode, thief, routesText(made),
 					made.refused)
 			}
 		}
 		// Without an established route, the first node by name wins.
 		made := newPlanner(mode).make([]*model.Node{node("a", "192.0.2.3", "10.2.0.0/24"), victim})
 		if r := made.routes[victim.PodCIDRs[0]]; r.via == before.routes[victim.PodCIDRs[0]].via || len(made.refused) != 1 {
-			t.Errorf("%s: without an established route: routes %q, refused %q", mode, told(made), made.refused)
+			t.Errorf("%s: without an established route: routes %q, refused %q", mode, routesText(made), made.refused)
 		}
 	}
 }

@@ -110,8 +110,8 @@ type Service struct {
 	// SourceRanges are the clients allowed at its load balancer addresses, sorted. They are set
 	// only together with the flag of that name.
 	SourceRanges []netip.Prefix
-	// KeptSum changes when the result of Compiler.Kept does. It is 0 without backends.
-	KeptSum uint64
+	// AllowedSum changes when the result of Compiler.Kept does. It is 0 without backends.
+	AllowedSum uint64
 
 	keys map[maps.SvcKey]struct{} // of Frontends, if there are many
 }
@@ -327,7 +327,7 @@ func (c *Compiler) port(service *model.Service, port *model.Port, family model.F
 		local: service.InternalLocal || service.ExternalLocal && outside,
 	})
 	c.tables(s, outside)
-	s.KeptSum = c.keptSum()
+	s.AllowedSum = c.allowedSum()
 	return s
 }
 

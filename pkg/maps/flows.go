@@ -135,14 +135,14 @@ const (
 	TableNew  = uint32(bpf.MapsTableStageTABLE_NEW)
 )
 
-// Carried is a row to carry over into a larger map.
-type Carried = bpf.MapsCarried
+// CopyItem is a row to carry over into a larger map.
+type CopyItem = bpf.MapsCarried
 
 // The outcome of a Carried.
 const (
-	CarryFailed = uint32(bpf.MapsCarryOutcomeCARRY_FAILED)
-	CarryTorn   = uint32(bpf.MapsCarryOutcomeCARRY_TORN)
-	CarryDone   = uint32(bpf.MapsCarryOutcomeCARRY_DONE)
+	CopyFailed = uint32(bpf.MapsCarryOutcomeCARRY_FAILED)
+	CopyTorn   = uint32(bpf.MapsCarryOutcomeCARRY_TORN)
+	CopyDone   = uint32(bpf.MapsCarryOutcomeCARRY_DONE)
 )
 
 // NewFlowMap creates a separate map of established flows with room for at least this many rows. The

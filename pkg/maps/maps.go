@@ -233,7 +233,7 @@ func (m *Maps) create(size func(field) uint32) error {
 //
 // Read-write, Open also accepts maps of another version: it creates and pins the maps which that
 // version lacked, and replaces a map of another layout, in the returned set only, by a new one, to
-// which CarryOlder copies the rows. Read-only, maps of another version are an error that wraps
+// which CopyOlder copies the rows. Read-only, maps of another version are an error that wraps
 // ErrIncompatible. So is, in both cases, a pin that is not the map its name says in any version.
 func Open(dir string, readOnly bool) (*Maps, error) {
 	specs, err := bpf.LoadMaps()

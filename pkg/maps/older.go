@@ -39,13 +39,13 @@ func (m *Maps) Older() []string {
 	return names
 }
 
-// Carrying says which rows CarryOlder copies.
-type Carrying int
+// CopyScope says which rows CarryOlder copies.
+type CopyScope int
 
 // When rows are copied.
 const (
 	// AllRows copies everything, before anything else writes to the new maps.
-	AllRows Carrying = iota
+	AllRows CopyScope = iota
 	// RowsOfPrograms copies again all that programs have written, right before this version's
 	// programs take over.
 	RowsOfPrograms
@@ -54,9 +54,9 @@ const (
 	LateRows
 )
 
-// CarryOlder copies the rows of older maps to the maps that replace them. It returns a description
+// CopyOlder copies the rows of older maps to the maps that replace them. It returns a description
 // of everything that could not be copied.
-func (m *Maps) CarryOlder(which Carrying) (lost []string, err error) {
+func (m *Maps) CopyOlder(which CopyScope) (lost []string, err error) {
 	for _, f := range m.fields() {
 		o := m.olderOf(f.Name)
 		if o == nil || which != AllRows && !f.onlyByPrograms() {
@@ -127,17 +127,17 @@ func (m *Maps) closeOlder() error {
 	return errors.Join(errs...)
 }
 
-// courier copies rows from one map to another.
-type courier struct {
+// olderCopier copies rows from one map to another.
+type olderCopier struct {
 	from, to *ebpf.Map
 	key, row []move
-	which    Carrying
+	which    CopyScope
 	full     int // rows that found no room
 }
 
 // courier returns a courier for the rows of o. It returns nil if the map has no rows or none that
 // can be copied, and says why in the latter case.
-func (o *older) courier(to *ebpf.Map, which Carrying) (c *courier, why string, err error) {
+func (o *older) courier(to *ebpf.Map, which CopyScope) (c *olderCopier, why string, err error) {
 	was, err := o.was.layout()
 	if err != nil {
 		return nil, "", fmt.Errorf("read its recorded layout: %w", err)
@@ -157,10 +157,10 @@ func (o *older) courier(to *ebpf.Map, which Carrying) (c *courier, why string, e
 	case to.Type() == ebpf.RingBuf:
 		return nil, "", nil
 	}
-	return &courier{from: o.m, to: to, which: which, key: moves(now.Key, was.Key, 0, 0), row: moves(now.Value, was.Value, 0, 0)}, "", nil
+	return &olderCopier{from: o.m, to: to, which: which, key: moves(now.Key, was.Key, 0, 0), row: moves(now.Value, was.Value, 0, 0)}, "", nil
 }
 
-func (c *courier) run() error {
+func (c *olderCopier) run() error {
 	if c.which == RowsOfPrograms {
 		if err := c.clear(); err != nil {
 			return err
@@ -189,7 +189,7 @@ func (c *courier) run() error {
 }
 
 // clear deletes the rows of a hash. Those of an array are overwritten.
-func (c *courier) clear() error {
+func (c *olderCopier) clear() error {
 	if c.to.Type() == ebpf.Array || c.to.Type() == ebpf.PerCPUArray {
 		return nil
 	}
@@ -211,7 +211,7 @@ func fill(to []byte, list []move, from []byte) {
 }
 
 // bringAll writes rows to the new map.
-func (c *courier) bringAll(rows rawRows) error {
+func (c *olderCopier) bringAll(rows rawRows) error {
 	_, err := c.to.BatchUpdate(rows.keys.Interface(), rows.rows.Interface(), nil)
 	if !errors.Is(err, syscall.E2BIG) {
 		return err
@@ -226,7 +226,7 @@ func (c *courier) bringAll(rows rawRows) error {
 
 // bringLate writes those rows that the new map lacks. An array has every row, so there a row of
 // zeros counts as missing.
-func (c *courier) bringLate(rows rawRows) error {
+func (c *olderCopier) bringLate(rows rawRows) error {
 	flags, zero := ebpf.UpdateNoExist, make([]byte, c.to.ValueSize())
 	for i := range rows.len() {
 		if c.to.Type() == ebpf.Array {
@@ -249,7 +249,7 @@ func (c *courier) bringLate(rows rawRows) error {
 	return nil
 }
 
-func (c *courier) put(rows rawRows, i int, flags ebpf.MapUpdateFlags) error {
+func (c *olderCopier) put(rows rawRows, i int, flags ebpf.MapUpdateFlags) error {
 	err := c.to.Update(rows.key(i), rows.row(i), flags)
 	if errors.Is(err, syscall.E2BIG) {
 		c.full++
@@ -258,7 +258,7 @@ func (c *courier) put(rows rawRows, i int, flags ebpf.MapUpdateFlags) error {
 	return err
 }
 
-func (c *courier) perCPU() error {
+func (c *olderCopier) perCPU() error {
 	for i := range min(c.from.MaxEntries(), c.to.MaxEntries()) {
 		var rows [][]byte
 		if err := c.from.Lookup(i, &rows); err != nil {

@@ -106,10 +106,10 @@ func numbered(of btf.Type, n int) []byte {
 	return row
 }
 
-// CarryOlder copies what another version has written, matching fields by name, for every kind of
+// CopyOlder copies what another version has written, matching fields by name, for every kind of
 // map: hashes whose keys changed too, arrays and per-CPU arrays. The new map is at least as large
 // as the old one.
-func TestOlderIsCarried(t *testing.T) {
+func TestOlderIsCopied(t *testing.T) {
 	rig.Root(t)
 	m, _ := create(t, Sizes{})
 	specs, err := bpf.LoadMaps()
@@ -157,9 +157,9 @@ func TestOlderIsCarried(t *testing.T) {
 			if have := opened.Older(); !slices.Equal(have, []string{tt.name}) {
 				t.Fatalf("older maps are %q", have)
 			}
-			carry := func(which Carrying) {
+			carry := func(which CopyScope) {
 				t.Helper()
-				if lost, err := opened.CarryOlder(which); err != nil || len(lost) > 0 {
+				if lost, err := opened.CopyOlder(which); err != nil || len(lost) > 0 {
 					t.Fatalf("lost %q, %v", lost, err)
 				}
 			}
@@ -234,9 +234,9 @@ func TestOlderForgets(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer opened.Close()
-	_, err = opened.CarryOlder(AllRows)
+	_, err = opened.CopyOlder(AllRows)
 	err = errors.Join(err, old.Delete(rows[0][:]))
-	_, again := opened.CarryOlder(RowsOfPrograms)
+	_, again := opened.CopyOlder(RowsOfPrograms)
 	if err := errors.Join(err, again); err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func TestOlderForgets(t *testing.T) {
 	}
 }
 
-// CarryOlder reports what it cannot copy: what existing sockets dialed, and rows whose numbers now
+// CopyOlder reports what it cannot copy: what existing sockets dialed, and rows whose numbers now
 // mean something else.
 func TestOlderIsLost(t *testing.T) {
 	rig.Root(t)
@@ -271,7 +271,7 @@ func TestOlderIsLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer opened.Close()
-	lost, err := opened.CarryOlder(AllRows)
+	lost, err := opened.CopyOlder(AllRows)
 	if err != nil || len(lost) != 1 || !strings.Contains(lost[0], "sock_origins") {
 		t.Errorf("lost %q, %v", lost, err)
 	}
@@ -287,7 +287,7 @@ func TestOlderIsLost(t *testing.T) {
 	if opened.olderOf("counters").was, err = was.text(); err != nil {
 		t.Fatal(err)
 	}
-	lost, err = opened.CarryOlder(AllRows)
+	lost, err = opened.CopyOlder(AllRows)
 	if err != nil || len(lost) != 2 || !strings.Contains(strings.Join(lost, " "), "counters: its rows are numbered differently") {
 		t.Errorf("lost %q, %v", lost, err)
 	}

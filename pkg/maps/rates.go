@@ -191,7 +191,7 @@ func (m *Maps) putShares(want map[uint64]bpf.MapsShareRate) error {
 			return err
 		}
 		if was.Out != share.Out {
-			keepTurn(&pace, Horizon)
+			preserveDeparture(&pace, Horizon)
 		}
 		if err := errors.Join(m.SharePaces.Put(&id, &pace), m.ShareRates.Put(&id, &share)); err != nil {
 			return err
@@ -284,7 +284,7 @@ func (m *Maps) preparePaces(p *Pod) error {
 			return err
 		}
 		if before != rate {
-			keepTurn(&pace, longest[kind])
+			preserveDeparture(&pace, longest[kind])
 		}
 		if err := m.PodPaces.Put(&key, &pace); err != nil {
 			return err
@@ -303,10 +303,10 @@ const (
 // turnParts is how many parts of a nanosecond a departure time counts in.
 const turnParts = 16
 
-// keepTurn keeps the departure time of the next packet when a rate changes, so that packets do not
+// preserveDeparture keeps the departure time of the next packet when a rate changes, so that packets do not
 // overtake those that wait by the earlier rate. At a low rate it may be minutes ahead, by the time
 // that the last packet took; then the next may leave at once.
-func keepTurn(pace *bpf.MapsPodPace, most time.Duration) {
+func preserveDeparture(pace *bpf.MapsPodPace, most time.Duration) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil || pace.Next/turnParts > uint64(now.Nano())+uint64(most) {
 		pace.Next = 0

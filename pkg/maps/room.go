@@ -25,7 +25,7 @@ func (r Room) of(name string) uint32 {
 }
 
 // Enlarged is Grown for the maps that evict rows, except that it copies nothing, since programs
-// write to them all the time. CarryRows copies their rows, once right away, and again, to get what
+// write to them all the time. CopyRows copies their rows, once right away, and again, to get what
 // was written since, when no program uses the old maps any more.
 func (m *Maps) Enlarged(room Room) (grown *Maps, names []string, err error) {
 	if m.readOnly {
@@ -70,9 +70,9 @@ func (m *Maps) Exchange(other *Maps, names []string) {
 	}
 }
 
-// CarryRows copies the rows of those named maps that evict to their counterparts, except rows that
+// CopyRows copies the rows of those named maps that evict to their counterparts, except rows that
 // exist there.
-func (m *Maps) CarryRows(to *Maps, names []string) error {
+func (m *Maps) CopyRows(to *Maps, names []string) error {
 	target := to.fields()
 	for i, f := range m.fields() {
 		for _, name := range names {
@@ -80,7 +80,7 @@ func (m *Maps) CarryRows(to *Maps, names []string) error {
 			if !ok || f.Name != name {
 				continue
 			}
-			if err := l.carry(f.Map, target[i].Map); err != nil {
+			if err := l.copyRows(f.Map, target[i].Map); err != nil {
 				return fmt.Errorf("carry over rows of map %s: %w", name, err)
 			}
 		}
@@ -88,7 +88,7 @@ func (m *Maps) CarryRows(to *Maps, names []string) error {
 	return nil
 }
 
-func carryRows[K, V any](from, to *ebpf.Map) error {
+func copyAll[K, V any](from, to *ebpf.Map) error {
 	var buffer rowBuffer[K, V]
 	return eachRow(from, &buffer, func(keys []K, rows []V) error {
 		for i := range keys {

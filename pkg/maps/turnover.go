@@ -27,17 +27,17 @@ type (
 
 // lru describes a map that evicts rows: its row in lru_stats and how to iterate over it.
 type lru struct {
-	name  string
-	index uint32
-	count func(*ebpf.Map) (int, error)
-	carry func(from, to *ebpf.Map) error
+	name     string
+	index    uint32
+	count    func(*ebpf.Map) (int, error)
+	copyRows func(from, to *ebpf.Map) error
 }
 
 func lrus() []lru {
 	return []lru{
-		{"ct_pending", uint32(bpf.MapsLruLRU_CT_PENDING), countRows[Flow, FlowRow], carryRows[Flow, FlowRow]},
-		{"affinity", uint32(bpf.MapsLruLRU_AFFINITY), countRows[AffinityKey, Affinity], carryRows[AffinityKey, Affinity]},
-		{"frags", uint32(bpf.MapsLruLRU_FRAGS), countRows[Datagram, DatagramFlow], carryRows[Datagram, DatagramFlow]},
+		{"ct_pending", uint32(bpf.MapsLruLRU_CT_PENDING), countRows[Flow, FlowRow], copyAll[Flow, FlowRow]},
+		{"affinity", uint32(bpf.MapsLruLRU_AFFINITY), countRows[AffinityKey, Affinity], copyAll[AffinityKey, Affinity]},
+		{"frags", uint32(bpf.MapsLruLRU_FRAGS), countRows[Datagram, DatagramFlow], copyAll[Datagram, DatagramFlow]},
 	}
 }
 

@@ -218,7 +218,7 @@ func reconcileFamilies() []family {
 		gauge("fairlead_reconcile_last_pass_timestamp_seconds", "Start of the last pass that had something to compile; 0: never.",
 			func(s *Sample) float64 { return seconds(s.Stats.LastPass) }),
 		gauge("fairlead_reconcile_last_settled_timestamp_seconds", "Last time that a pass left nothing to retry; 0: never.",
-			func(s *Sample) float64 { return seconds(s.Stats.LastSettled) }),
+			func(s *Sample) float64 { return seconds(s.Stats.LastApplied) }),
 		count("fairlead_verify_checks_total", "Checks of the maps against what they should contain.",
 			func(s *Sample) uint64 { return s.Stats.Checks }),
 		count("fairlead_verify_damage_total", "Differences found by the checks.", func(s *Sample) uint64 { return s.Stats.Damage }),

@@ -50,7 +50,7 @@ func sample() Sample {
 		Stats: reconcile.Stats{
 			Passes: 11, Compiled: 12, Writes: 13, Errors: 14, Growths: 15, Barriers: 16, Services: 17, Frontends: 18, Slots: 100,
 			Backends: 20, Pending: 21, Checks: 22, Damage: 23, Repaired: 24,
-			LastPass: time.Unix(1000, 5e8), LastSettled: time.Unix(1001, 0), LastCheck: time.Unix(1002, 0),
+			LastPass: time.Unix(1000, 5e8), LastApplied: time.Unix(1001, 0), LastCheck: time.Unix(1002, 0),
 			Quotas: [4]reconcile.QuotaUse{{Quota: "frontends", Wanted: 123, Limit: 124}, {Quota: "hosted", Wanted: 125, Limit: 126}, {Quota: "backends", Wanted: 127, Limit: 128}, {Quota: "slots", Wanted: 129, Limit: 130}},
 		},
 		Reasons: map[string]int{"FrontendConflict": 2},
@@ -61,7 +61,7 @@ func sample() Sample {
 		Policies: new(35),
 		OptOut:   optout.Status{Pods: 41, Waiting: 42, NotCovered: 43},
 		Sockets: sockets.Stats{
-			Looks: 51, Errors: 52, Took: 1500 * time.Millisecond, Aborted: map[model.Protocol]uint64{model.TCP: 53, model.UDP: 54},
+			Scans: 51, Errors: 52, Took: 1500 * time.Millisecond, Aborted: map[model.Protocol]uint64{model.TCP: 53, model.UDP: 54},
 		},
 		Conntrack: conntrack.Stats{
 			Passes: 61, Errors: 62, Took: 2500 * time.Millisecond, LastTook: 25 * time.Millisecond, LastPass: time.Unix(1005, 0),

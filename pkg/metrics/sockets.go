@@ -19,7 +19,7 @@ func socketFamilies() []family {
 			},
 		},
 		counter("fairlead_stale_sockets_looks_total", "Searches for sockets whose backend is gone.",
-			func(s *Sample) float64 { return float64(s.Sockets.Looks) }),
+			func(s *Sample) float64 { return float64(s.Sockets.Scans) }),
 		counter("fairlead_stale_sockets_look_seconds_total", "Total duration of these searches.",
 			func(s *Sample) float64 { return s.Sockets.Took.Seconds() }),
 		counter("fairlead_stale_sockets_errors_total", "Times that finding or aborting such sockets failed; \"fairlead status\" says whether the kernel supports it.",

@@ -127,9 +127,9 @@ func (s *Store) ClusterChanged() <-chan struct{} { return s.cluster }
 // nothing may be deleted.
 func (s *Store) Synced() <-chan struct{} { return s.ready }
 
-// keepDirty is the largest set of dirty keys that is cleared and reused. A map never shrinks, and
+// maxDirty is the largest set of dirty keys that is cleared and reused. A map never shrinks, and
 // after a start it has room for every object.
-const keepDirty = 1024
+const maxDirty = 1024
 
 // TakeDirty returns the keys that changed since the last call, sorted, and forgets them.
 func (s *Store) TakeDirty() []Key {
@@ -143,7 +143,7 @@ func (s *Store) TakeDirty() []Key {
 	for key := range s.dirty {
 		keys = append(keys, key)
 	}
-	if len(keys) > keepDirty {
+	if len(keys) > maxDirty {
 		s.dirty = map[Key]struct{}{}
 	} else {
 		clear(s.dirty)

@@ -41,10 +41,10 @@ func (s *Store) Waiting() time.Time {
 	return earliest(s.waiting.marked, s.waiting.taken)
 }
 
-// Settled says that every change TakeDirty has returned so far is in the maps, but for those that
+// Applied says that every change TakeDirty has returned so far is in the maps, but for those that
 // were made due again because they have to wait for their turn. The oldest of them has been waiting
 // since the given time, which is zero if there are none.
-func (s *Store) Settled(since time.Time) {
+func (s *Store) Applied(since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting.taken = since

@@ -31,12 +31,12 @@ func TestWaiting(t *testing.T) {
 		t.Error("a retry restarted the wait")
 	}
 	s.SetService(service("db", "10.96.0.3"))
-	s.Settled(time.Time{})
+	s.Applied(time.Time{})
 	if got := s.Waiting(); got.IsZero() || !got.After(first) {
 		t.Errorf("a change that came before Settled waits since %v; the settled ones waited since %v", got, first)
 	}
 	s.TakeDirty()
-	s.Settled(time.Time{})
+	s.Applied(time.Time{})
 	if !s.Waiting().IsZero() {
 		t.Error("a change is waiting although all is settled")
 	}

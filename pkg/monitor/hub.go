@@ -241,8 +241,8 @@ func (c *Client) send(e *observe.Event) {
 	}
 }
 
-// tellLost tells every client how many events it has lost, including the n that the programs lost.
-func (h *Hub) tellLost(n uint64) {
+// sendLost tells every client how many events it has lost, including the n that the programs lost.
+func (h *Hub) sendLost(n uint64) {
 	h.stats.Lost += n
 	for c := range h.clients {
 		c.lost += n

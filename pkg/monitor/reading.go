@@ -18,7 +18,7 @@ type reading struct {
 
 func (r *reading) run() {
 	for {
-		over, err := r.look()
+		over, err := r.renew()
 		if err == nil && !over {
 			err = r.read()
 		}
@@ -44,9 +44,9 @@ func (r *reading) read() error {
 	return nil
 }
 
-// look reports lost events and renews the request to the programs. It returns true when no client
+// renew reports lost events and renews the request to the programs. It returns true when no client
 // is left; the source must not be used after that.
-func (r *reading) look() (over bool, err error) {
+func (r *reading) renew() (over bool, err error) {
 	lost, err := r.source.Lost()
 	if err != nil {
 		return false, err
@@ -57,7 +57,7 @@ func (r *reading) look() (over bool, err error) {
 		r.hub.source = nil
 		return true, nil
 	}
-	r.hub.tellLost(lost - r.lost)
+	r.hub.sendLost(lost - r.lost)
 	r.lost = lost
 	if time.Since(r.renewed) > renewal {
 		r.renewed = time.Now()

@@ -24,8 +24,8 @@ type input struct {
 	nodes []*model.Node  // the others, ordered by name
 	own   []netip.Prefix // networks of this node's pods
 	// settled has the claims that were accepted for routes; nil if there are no routes of ours.
-	settled Claims
-	have    maps.Cluster
+	accepted Claims
+	have     maps.Cluster
 }
 
 // compiler turns Nodes into rows. Nodes are not trusted: none gets an address or a network that is
@@ -43,10 +43,10 @@ func compile(in input) (maps.Cluster, []string) {
 	c.want = maps.Cluster{Known: true, Nodes: map[netip.Addr]maps.ClusterNode{}, Sources: map[netip.Prefix]maps.ClusterNode{}}
 	all := append([]*model.Node{in.self}, in.nodes...)
 	c.number(all)
-	if c.settled == nil {
-		c.settled = c.settle(all)
+	if c.accepted == nil {
+		c.accepted = c.decideClaims(all)
 	}
-	for cidr, name := range c.settled {
+	for cidr, name := range c.accepted {
 		// A node may have gone since the routes were settled, and has no number then.
 		if _, ok := c.numbers[name]; ok {
 			c.want.Sources[cidr] = c.row(name)
@@ -158,11 +158,11 @@ func (c *compiler) number(all []*model.Node) {
 // The widest networks that a node's pods may have, as for routes.
 const widest4, widest6 = 8, 32
 
-// settle decides about claims where no routes of ours have decided already: this node's hold, then
+// decideClaims decides about claims where no routes of ours have decided already: this node's hold, then
 // those that have their rows, then the first by name. A node's pods come before another's claim to
 // one of their addresses: a node lists its addresses itself, and could otherwise cut off the pods of
 // nodes that are still to come.
-func (c *compiler) settle(all []*model.Node) Claims {
+func (c *compiler) decideClaims(all []*model.Node) Claims {
 	type claim struct {
 		cidr netip.Prefix
 		node *model.Node

@@ -27,8 +27,8 @@ func node(name, addrs string, cidrs ...string) *model.Node {
 
 func self() *model.Node { return node("self", "192.0.2.1 2001:db8::1", "10.1.0.0/24", "fd00:1::/64") }
 
-// told returns the rows as text: "address is name" and "network of name".
-func told(c maps.Cluster, nodes ...*model.Node) []string {
+// rowsText returns the rows as text: "address is name" and "network of name".
+func rowsText(c maps.Cluster, nodes ...*model.Node) []string {
 	names := map[uint64]string{}
 	for _, n := range append(nodes, self()) {
 		names[hashOf(n.Name)] = n.Name
@@ -94,10 +94,10 @@ func TestCompile(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			have, _ := compile(input{self: self(), nodes: tt.have, own: self().PodCIDRs})
-			got, refused := compile(input{self: self(), nodes: tt.nodes, own: self().PodCIDRs, have: have, settled: tt.settled})
+			got, refused := compile(input{self: self(), nodes: tt.nodes, own: self().PodCIDRs, have: have, accepted: tt.settled})
 			want := append(slices.Clone(always), tt.want...)
 			slices.Sort(want)
-			if list := told(got, tt.nodes...); !slices.Equal(list, want) {
+			if list := rowsText(got, tt.nodes...); !slices.Equal(list, want) {
 				t.Errorf("rows\n%q, want\n%q", list, want)
 			}
 			if why := strings.Join(refused, "\n"); why != tt.refused {
@@ -117,7 +117,7 @@ func TestTunnelEnds(t *testing.T) {
 		"no routes": nil,
 		"routes":    {netip.MustParsePrefix("10.2.0.0/24"): "b", netip.MustParsePrefix("fd00:2::/64"): "b", netip.MustParsePrefix("10.3.0.0/24"): "c"},
 	} {
-		got, _ := compile(input{self: self(), nodes: nodes, own: self().PodCIDRs, settled: settled})
+		got, _ := compile(input{self: self(), nodes: nodes, own: self().PodCIDRs, accepted: settled})
 		ends := map[string]string{}
 		for prefix, row := range got.Sources {
 			if !row.Tunnel {
@@ -133,7 +133,7 @@ func TestTunnelEnds(t *testing.T) {
 		if diff := cmp.Diff(want, ends); diff != "" {
 			t.Errorf("%s: ends of the tunnel (-want +got):\n%s", name, diff)
 		}
-		if again, _ := compile(input{self: self(), nodes: nodes, own: self().PodCIDRs, settled: settled, have: got}); !again.Equal(got) {
+		if again, _ := compile(input{self: self(), nodes: nodes, own: self().PodCIDRs, accepted: settled, have: got}); !again.Equal(got) {
 			t.Errorf("%s: a second look changes %v to %v", name, got.Sources, again.Sources)
 		}
 	}
@@ -155,8 +155,8 @@ func TestNothingIsTaken(t *testing.T) {
 			nodes = append(nodes, node(name, pick("192.0.2.2", "192.0.2.3", "192.0.2.2 192.0.2.4", "10.2.0.9", "192.0.2.1"), pick("10.2.0.0/24", "10.3.0.0/24", "10.2.0.0/16", "192.0.2.0/24", "10.1.0.0/25")))
 		}
 		got, _ := compile(input{self: self(), nodes: nodes, own: self().PodCIDRs, have: have})
-		if again, _ := compile(input{self: self(), nodes: nodes, own: self().PodCIDRs, have: got}); !slices.Equal(told(again, nodes...), told(got, nodes...)) {
-			t.Fatalf("a second look changes %q to %q", told(got, nodes...), told(again, nodes...))
+		if again, _ := compile(input{self: self(), nodes: nodes, own: self().PodCIDRs, have: got}); !slices.Equal(rowsText(again, nodes...), rowsText(got, nodes...)) {
+			t.Fatalf("a second look changes %q to %q", rowsText(got, nodes...), rowsText(again, nodes...))
 		}
 		byName := map[uint64]*model.Node{}
 		for _, n := range nodes {

@@ -15,8 +15,8 @@ import (
 const (
 	// retry is the pause after an error.
 	retry = 5 * time.Second
-	// lookEvery is the interval between looks for rows that somebody else has changed.
-	lookEvery = time.Minute
+	// checkEvery is the interval between looks for rows that somebody else has changed.
+	checkEvery = time.Minute
 	// pause is the time between two changes: a Node that changes all the time must not keep the
 	// agent busy with all of them.
 	pause = 200 * time.Millisecond
@@ -35,10 +35,10 @@ type Table struct {
 	own      func() ([]netip.Prefix, error)
 	log      *slog.Logger
 
-	mu      sync.Mutex
-	settled Claims
-	refused []string
-	written *maps.Cluster // what the programs have, unless somebody else changed it; nil if unknown
+	mu       sync.Mutex
+	accepted Claims
+	refused  []string
+	written  *maps.Cluster // what the programs have, unless somebody else changed it; nil if unknown
 }
 
 // New returns a Table that does nothing until Run. own returns the networks of this node's pods;
@@ -55,7 +55,7 @@ func (t *Table) Run(ctx context.Context) error {
 		return nil
 	case <-t.store.Synced():
 	}
-	look := time.NewTicker(lookEvery)
+	look := time.NewTicker(checkEvery)
 	defer look.Stop()
 	for {
 		again := time.After(pause)
@@ -87,11 +87,11 @@ func (t *Table) forget() {
 	t.written = nil
 }
 
-// Settle writes the rows with the claims to pods' networks that are accepted for routes, before
+// WriteClaims writes the rows with the claims to pods' networks that are accepted for routes, before
 // anything is sent by these.
-func (t *Table) Settle(claims Claims) error {
+func (t *Table) WriteClaims(claims Claims) error {
 	t.mu.Lock()
-	t.settled = claims
+	t.accepted = claims
 	t.mu.Unlock()
 	return t.Write()
 }
@@ -124,7 +124,7 @@ func (t *Table) compile(have maps.Cluster) maps.Cluster {
 		own = t.store.Self().PodCIDRs
 	}
 	was := t.refused
-	want, refused := compile(input{self: t.store.Self(), nodes: t.store.Others(), own: own, settled: t.settled, have: have})
+	want, refused := compile(input{self: t.store.Self(), nodes: t.store.Others(), own: own, accepted: t.accepted, have: have})
 	t.refused = refused
 	for _, why := range refused {
 		if _, known := slices.BinarySearch(was, why); !known {

@@ -69,7 +69,7 @@ func TestTableWritesWhatChanged(t *testing.T) {
 		}
 		count("at the start", 1, 1)
 		for range 10 {
-			if err := table.Settle(Claims{netip.MustParsePrefix("10.2.0.0/24"): "b"}); err != nil {
+			if err := table.WriteClaims(Claims{netip.MustParsePrefix("10.2.0.0/24"): "b"}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -84,7 +84,7 @@ func TestTableWritesWhatChanged(t *testing.T) {
 			t.Errorf("the rows are %v, want the last change", p.rows.Nodes)
 		}
 		p.damage()
-		time.Sleep(lookEvery)
+		time.Sleep(checkEvery)
 		count("somebody else changed the rows", 1, 1)
 		if len(p.rows.Nodes) != 3 {
 			t.Errorf("the rows are %v a minute after somebody deleted them", p.rows.Nodes)

@@ -27,12 +27,12 @@ const (
 // pod it has a file that names the pod and its namespace, whichever plugin set that up. Use NewCNI;
 // the zero value is not usable.
 type CNI struct {
-	results string
-	netns   namespaces
-	log     *slog.Logger
-	known   map[string]*attachment // by file name
-	failed  error                  // why no pod can be found
-	told    string                 // last error logged
+	results    string
+	netns      namespaces
+	log        *slog.Logger
+	known      map[string]*attachment // by file name
+	failed     error                  // why no pod can be found
+	lastLogged string                 // last error logged
 }
 
 // NewCNI returns a CNI that reads the files in results. netns is the directory in which the runtime
@@ -81,10 +81,10 @@ func (c *CNI) Refresh() {
 	if err != nil {
 		text = err.Error()
 	}
-	if text != c.told && text != "" {
+	if text != c.lastLogged && text != "" {
 		c.log.Warn("cannot look for network namespaces of pods", "error", err)
 	}
-	c.told = text
+	c.lastLogged = text
 }
 
 func (c *CNI) read() error {

@@ -28,8 +28,8 @@ func newRuntime(t *testing.T) *runtime {
 	return &runtime{t, t.TempDir(), t.TempDir()}
 }
 
-// keep binds a namespace to a file, as "ip netns add" and runtimes do.
-func (r *runtime) keep(name string, ns *rig.Netns) {
+// bind binds a namespace to a file, as "ip netns add" and runtimes do.
+func (r *runtime) bind(name string, ns *rig.Netns) {
 	r.t.Helper()
 	path := filepath.Join(r.netns, name)
 	if err := errors.Join(os.WriteFile(path, nil, 0o600), unix.Mount(ns.Path(), path, "", unix.MS_BIND, "")); err != nil {
@@ -117,7 +117,7 @@ func TestCNIFindsCookies(t *testing.T) {
 	rig.Root(t)
 	r := newRuntime(t)
 	ns := rig.NewNetns(t, "pod")
-	r.keep("cni-1", ns)
+	r.bind("cni-1", ns)
 	c, tells := newCNI(t, r)
 	sandboxed := func(netns string) map[string]any {
 		content := result(web(), "")
@@ -177,7 +177,7 @@ func TestCNIFindsCookies(t *testing.T) {
 func TestCNIWithTheAgentsCapabilities(t *testing.T) {
 	rig.Root(t)
 	r := newRuntime(t)
-	r.keep("cni-1", rig.NewNetns(t, "pod"))
+	r.bind("cni-1", rig.NewNetns(t, "pod"))
 	r.write("net-c1-eth0", result(web(), "/run/netns/cni-1"))
 	var found []maps.OptoutKey
 	var tells bool
@@ -204,7 +204,7 @@ func TestCNIWithTheAgentsCapabilities(t *testing.T) {
 func TestCNIHostileFiles(t *testing.T) {
 	rig.Root(t)
 	r := newRuntime(t)
-	r.keep("cni-1", rig.NewNetns(t, "pod"))
+	r.bind("cni-1", rig.NewNetns(t, "pod"))
 	c, tells := newCNI(t, r)
 	if !tells {
 		return
@@ -265,8 +265,8 @@ func TestCNIHostileFiles(t *testing.T) {
 func TestCNIFollowsFiles(t *testing.T) {
 	rig.Root(t)
 	r := newRuntime(t)
-	r.keep("cni-1", rig.NewNetns(t, "first"))
-	r.keep("cni-2", rig.NewNetns(t, "second"))
+	r.bind("cni-1", rig.NewNetns(t, "first"))
+	r.bind("cni-2", rig.NewNetns(t, "second"))
 	c, tells := newCNI(t, r)
 	if !tells {
 		return

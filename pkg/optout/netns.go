@@ -41,7 +41,7 @@ func prefixes() []string { return []string{"/run/netns", "/var/run/netns"} }
 // if finder is not nil. It returns an error if they cannot be found, or differ from those that
 // programs see.
 func (n *namespaces) open(finder func() (Finder, error)) error {
-	untold := n.tell()
+	untold := n.checkOwn()
 	if !errors.Is(untold, errNoID) || finder == nil {
 		return untold
 	}
@@ -52,7 +52,7 @@ func (n *namespaces) openFinder(finder func() (Finder, error), untold error) err
 	find, err := finder()
 	if err == nil {
 		n.find = find
-		err = n.tell()
+		err = n.checkOwn()
 	}
 	if err != nil {
 		n.find = nil
@@ -61,8 +61,8 @@ func (n *namespaces) openFinder(finder func() (Finder, error), untold error) err
 	return nil
 }
 
-// tell returns an error unless the cookie found for the node's own namespace is the right one.
-func (n *namespaces) tell() error {
+// checkOwn returns an error unless the cookie found for the node's own namespace is the right one.
+func (n *namespaces) checkOwn() error {
 	own, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return fmt.Errorf("open own network namespace: %w", err)

@@ -38,7 +38,7 @@ func inodeOf(t *testing.T, path string) uint64 {
 func TestCNIByAFinder(t *testing.T) {
 	rig.Root(t)
 	r := newRuntime(t)
-	r.keep("cni-1", rig.NewNetns(t, "pod"))
+	r.bind("cni-1", rig.NewNetns(t, "pod"))
 	const own = "/proc/thread-self/ns/net"
 	if err := errors.Join(os.WriteFile(filepath.Join(r.netns, "own"), nil, 0o600), unix.Mount(own, filepath.Join(r.netns, "own"), "", unix.MS_BIND, "")); err != nil {
 		t.Fatal(err)

@@ -40,7 +40,7 @@ func (s *Status) uncovered(pod model.Name, why string, err error) {
 }
 
 // Status returns the state after the last pass.
-func (k *Keeper) Status() Status {
+func (k *Controller) Status() Status {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	status := k.status
@@ -50,7 +50,7 @@ func (k *Keeper) Status() Status {
 
 // Problems returns the problems of namespaces, by name. Those of a pod are reported with its other
 // problems.
-func (k *Keeper) Problems() map[string][]model.Problem {
+func (k *Controller) Problems() map[string][]model.Problem {
 	found := map[string][]model.Problem{}
 	for _, namespace := range k.cfg.Store.Namespaces() {
 		if len(namespace.Problems) > 0 {
@@ -61,7 +61,7 @@ func (k *Keeper) Problems() map[string][]model.Problem {
 }
 
 // warn logs the problems of an object, once while they persist.
-func (k *Keeper) warn(key, object string, problems []model.Problem) {
+func (k *Controller) warn(key, object string, problems []model.Problem) {
 	for _, problem := range problems {
 		id := key + " " + problem.Message
 		_, before := k.warned[id]
@@ -94,7 +94,7 @@ type checked struct {
 
 // Verify compares the map with what should be in it and, if repair is set, repairs it. It is safe
 // for concurrent use, and waits for its turn in Run.
-func (k *Keeper) Verify(ctx context.Context, repair bool) ([]Difference, error) {
+func (k *Controller) Verify(ctx context.Context, repair bool) ([]Difference, error) {
 	request := checkRequest{repair, make(chan checked, 1)}
 	select {
 	case k.checking <- request:
@@ -107,8 +107,8 @@ func (k *Keeper) Verify(ctx context.Context, repair bool) ([]Difference, error) 
 	return answer.differences, answer.err
 }
 
-// check is the Keeper's own Verify.
-func (k *Keeper) check() {
+// check is the Controller's own Verify.
+func (k *Controller) check() {
 	found, err := k.compare(true)
 	if err != nil {
 		k.cfg.Log.Error("cannot check which pods have opted out", "error", err)
@@ -121,7 +121,7 @@ func (k *Keeper) check() {
 
 // compare returns the rows that differ from what the last pass wrote. Unwanted rows may stay until
 // the sources have delivered everything.
-func (k *Keeper) compare(repair bool) ([]Difference, error) {
+func (k *Controller) compare(repair bool) ([]Difference, error) {
 	k.mu.Lock()
 	want, synced := k.want, k.synced
 	k.mu.Unlock()

@@ -13,9 +13,9 @@ import (
 // watch reports that something happened in some directories. Without inotify it reports nothing,
 // and a change is noticed at the next change of a pod or the next check.
 type watch struct {
-	log    *slog.Logger
-	notify *fsnotify.Watcher // nil without inotify
-	told   string            // last error logged
+	log        *slog.Logger
+	notify     *fsnotify.Watcher // nil without inotify
+	lastLogged string            // last error logged
 }
 
 func newWatch(log *slog.Logger) *watch {
@@ -78,10 +78,10 @@ func (w *watch) fail(err error) {
 	if err != nil {
 		text = err.Error()
 	}
-	if text != w.told && text != "" {
+	if text != w.lastLogged && text != "" {
 		w.log.Warn("cannot watch the directories of pods: looking for pods that have opted out from time to time instead", "error", err)
 	}
-	w.told = text
+	w.lastLogged = text
 }
 
 // events returns the channels to wait on, nil without inotify.

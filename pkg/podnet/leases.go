@@ -72,7 +72,7 @@ func (s *leases) allocate(owner cni.Attachment, pod cni.Pod, asked []netip.Addr,
 	s.given = s.others()
 	have := slices.Clone(s.byDevice[owner.Device()])
 	if len(have) > 0 && have[0].Owner != owner {
-		return nil, cni.Refusal(cni.ErrNotAsTold, "device %s already belongs to container %.64q",
+		return nil, cni.Refusal(cni.ErrMismatch, "device %s already belongs to container %.64q",
 			owner.Device(), have[0].Owner.Container)
 	}
 	had := len(have)

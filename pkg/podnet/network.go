@@ -131,7 +131,7 @@ func New(cfg Config) (*Network, error) {
 	if n.rtnl, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return nil, fmt.Errorf("open rtnetlink socket: %w", err)
 	}
-	if err := n.settle(); err != nil {
+	if err := n.reconcileAtStart(); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
 	for _, record := range n.records {
@@ -264,7 +264,7 @@ func (n *Network) allocate(request *cni.Request) (*cni.Answer, error) {
 	if err := n.ready(types.ErrTryAgainLater); err != nil {
 		return nil, err
 	}
-	if n.mtuAt.IsZero() || time.Since(n.mtuAt) > lookEvery {
+	if n.mtuAt.IsZero() || time.Since(n.mtuAt) > scanEvery {
 		var err error
 		if n.mtu, err = n.cfg.MTU(); err != nil {
 			return nil, err
@@ -338,9 +338,9 @@ func (n *Network) register(request *cni.Request, file *os.File) (err error) {
 	n.open(record, n.records[name])
 	n.records[name] = record
 	delete(n.unknown, name)
-	n.keep(name, file)
+	n.storeSocket(name, file)
 	if device.Chained && record.Limited() {
-		return n.tellPods()
+		return n.writePods()
 	}
 	return nil
 }
@@ -376,8 +376,8 @@ func (n *Network) connect(record *Record) error {
 	return n.answerFor(record)
 }
 
-// keep stores the socket of a pod's namespace and closes the previous one; nil only closes.
-func (n *Network) keep(name string, socket *os.File) {
+// storeSocket stores the socket of a pod's namespace and closes the previous one; nil only closes.
+func (n *Network) storeSocket(name string, socket *os.File) {
 	if was := n.sockets[name]; was != nil {
 		was.Close()
 	}
@@ -416,7 +416,7 @@ func (n *Network) forget(name string) error {
 	delete(n.records, name)
 	delete(n.absent, name)
 	delete(n.unknown, name)
-	n.keep(name, nil)
+	n.storeSocket(name, nil)
 	return n.leases.release(name)
 }
 
@@ -432,7 +432,7 @@ func (n *Network) check(request *cni.Request) error {
 	}
 	for _, addr := range request.Addresses {
 		if !slices.Contains(record.Addresses, addr) {
-			return cni.Refusal(cni.ErrNotAsTold, "address %s is not one of %v", addr, record.Addresses)
+			return cni.Refusal(cni.ErrMismatch, "address %s is not one of %v", addr, record.Addresses)
 		}
 	}
 	if record.Device.Chained {
@@ -444,10 +444,10 @@ func (n *Network) check(request *cni.Request) error {
 	}
 	for _, addr := range record.Addresses {
 		if lease := n.leases.all[addr]; lease == nil || lease.Owner != record.Owner || lease.Released != 0 {
-			return cni.Refusal(cni.ErrNotAsTold, "address %s does not belong to this pod", addr)
+			return cni.Refusal(cni.ErrMismatch, "address %s does not belong to this pod", addr)
 		}
 		if leads[addr] != record.Device.Index {
-			return cni.Refusal(cni.ErrNotAsTold, "address %s does not lead to device %s", addr, name)
+			return cni.Refusal(cni.ErrMismatch, "address %s does not lead to device %s", addr, name)
 		}
 	}
 	return nil

@@ -20,21 +20,21 @@ import (
 
 // fakePorts records its calls, and fails every Await while it has an error.
 type fakePorts struct {
-	told []string
-	err  error
-	free func() bool // whether the network's lock is free
+	received []string
+	err      error
+	free     func() bool // whether the network's lock is free
 }
 
 func (h *fakePorts) SetAttachment(a *model.Attachment) {
-	h.told = append(h.told, fmt.Sprintf("set %s %d", a.Pod, len(a.HostPorts)))
+	h.received = append(h.received, fmt.Sprintf("set %s %d", a.Pod, len(a.HostPorts)))
 }
 
 func (h *fakePorts) DeleteAttachment(pod model.Name, _ string) {
-	h.told = append(h.told, "delete "+pod.String())
+	h.received = append(h.received, "delete "+pod.String())
 }
 
 func (h *fakePorts) Await(pod model.Name) error {
-	h.told = append(h.told, fmt.Sprintf("await %s %t", pod, h.free()))
+	h.received = append(h.received, fmt.Sprintf("await %s %t", pod, h.free()))
 	return h.err
 }
 
@@ -90,11 +90,11 @@ func TestPortsAreAwaited(t *testing.T) {
 		{"another pod", nil, func() error { return ask(cni.Register, "b", http) }, false, "delete shop/a, set shop/b 1, await shop/a true, await shop/b true", 1},
 		{"closed late", late, func() error { return ask(cni.Release, "b") }, false, "delete shop/b, await shop/b true", 0},
 	} {
-		ports.told, ports.err = nil, step.err
+		ports.received, ports.err = nil, step.err
 		if err := step.do(); (err != nil) != step.fails {
 			t.Errorf("%s: %v", step.name, err)
 		}
-		if told := strings.Join(ports.told, ", "); told != step.told {
+		if told := strings.Join(ports.received, ", "); told != step.told {
 			t.Errorf("%s: told %q, want %q", step.name, told, step.told)
 		}
 		files, err := n.files.names(false)

@@ -9,24 +9,24 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// told is what the programs were told: for each device, the index under which its traffic is
+// countedAs is what the programs were told: for each device, the index under which its traffic is
 // counted.
-type told map[uint32]uint32
+type countedAs map[uint32]uint32
 
-func (t told) SetPods(pods []maps.Pod) error {
+func (t countedAs) SetPods(pods []maps.Pod) error {
 	clear(t)
 	for _, pod := range pods {
 		t[pod.Index] = pod.Pace
 	}
 	return nil
 }
-func (t told) AddPod(pod maps.Pod) error    { t[pod.Index] = pod.Pace; return nil }
-func (t told) RemovePod(pod maps.Pod) error { delete(t, pod.Index); return nil }
+func (t countedAs) AddPod(pod maps.Pod) error    { t[pod.Index] = pod.Pace; return nil }
+func (t countedAs) RemovePod(pod maps.Pod) error { delete(t, pod.Index); return nil }
 
 // A pod's traffic is counted in one place for all its interfaces. Each interface whose owner is not
 // known counts for itself.
 func TestOnePlaceForAllInterfaces(t *testing.T) {
-	have := told{}
+	have := countedAs{}
 	n := &Network{cfg: Config{Programs: have}, records: map[string]*Record{}}
 	for name, r := range map[string]struct {
 		index     int
@@ -34,8 +34,8 @@ func TestOnePlaceForAllInterfaces(t *testing.T) {
 	}{"a0": {12, "a"}, "a1": {7, "a"}, "a2": {9, "a"}, "b0": {8, "b"}, "lost": {3, ""}, "lost too": {4, ""}} {
 		n.records[name] = &Record{Owner: cni.Attachment{Container: r.container}, Device: cni.Device{Index: r.index}}
 	}
-	want := told{12: 7, 7: 7, 9: 7, 8: 8, 3: 0, 4: 0}
-	if err := n.tellPods(); err != nil || cmp.Diff(want, have) != "" {
+	want := countedAs{12: 7, 7: 7, 9: 7, 8: 8, 3: 0, 4: 0}
+	if err := n.writePods(); err != nil || cmp.Diff(want, have) != "" {
 		t.Errorf("programs were told %v, want %v; error %v", have, want, err)
 	}
 	for _, record := range n.records {

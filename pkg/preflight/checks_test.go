@@ -184,7 +184,7 @@ func deviceOutcomes() []outcome {
 		{"devices", "cannot be listed", found(nil, denied()), Unknown, "permission denied", "as root"},
 		{"device eth0", "no native XDP", xdp(false, nil), OK, "the driver has no native XDP; the programs at tc", ""},
 		{"device eth0", "XDP asked for in vain", all(xdp(false, nil), mode(devices.Native)), Fail, "has no native XDP", "--xdp=auto"},
-		{"device eth0", "not told", xdp(false, fmt.Errorf("x: %w", devices.ErrNotTold)), OK, "will show when the agent attaches", ""},
+		{"device eth0", "not told", xdp(false, fmt.Errorf("x: %w", devices.ErrNoXDPInfo)), OK, "will show when the agent attaches", ""},
 		{"device eth0", "not known", xdp(false, denied()), Unknown, "native XDP: look: permission", "as root"},
 		{"device eth0", "generic", mode(devices.Generic), Warn, "generic XDP", "--xdp=auto"},
 		{"device eth0", "off", mode(devices.Off), OK, "no XDP: off", ""},
@@ -301,7 +301,7 @@ func TestOutcomes(t *testing.T) {
 
 // Wherever connections may bypass TCP, the line says in full what differs on this kernel, and what is
 // not recognized.
-func TestDifferencesTold(t *testing.T) {
+func TestDifferencesReported(t *testing.T) {
 	differences := []string{ // the longest ones there are
 		"readers by edge-triggered epoll use TCP", "FIONREAD says that 1000 bytes wait when it is 1000",
 		"MSG_WAITALL returns with less than was asked for", "a signal ends a blocking read (resource temporarily unavailable)",

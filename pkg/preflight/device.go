@@ -50,11 +50,11 @@ func (n *Node) device(d *devices.Device) Line {
 	} else {
 		offered, err := n.XDP(d.Index)
 		switch {
-		case errors.Is(err, devices.ErrNotTold):
+		case errors.Is(err, devices.ErrNoXDPInfo):
 			say("whether the driver has native XDP will show when the agent attaches it")
 		case err != nil:
 			say("it is not known whether the driver has native XDP: " + err.Error())
-			help(Unknown, tellBy(err))
+			help(Unknown, howToLearn(err))
 		case offered:
 			say("native XDP")
 		case n.Options.XDP == devices.Native:

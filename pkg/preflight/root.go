@@ -101,11 +101,11 @@ func (n *Node) contained() bool {
 
 // unknown returns the line for a check that failed with err.
 func unknown(check string, err error) Line {
-	return Line{check, Unknown, "it could not be checked: " + err.Error(), tellBy(err)}
+	return Line{check, Unknown, "it could not be checked: " + err.Error(), howToLearn(err)}
 }
 
-// tellBy returns how to learn what could not be learned because of err.
-func tellBy(err error) string {
+// howToLearn returns how to learn what could not be learned because of err.
+func howToLearn(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return "run the command as root, on the node or in the agent's container"

@@ -55,9 +55,9 @@ func (q *queue) isOurs() bool {
 	return q != nil && q.root != nil && q.root.Attrs().Handle == netlink.MakeHandle(handle, 0)
 }
 
-// keep gives a device a queue with that much room that holds packets until their time, or returns
+// ensure gives a device a queue with that much room that holds packets until their time, or returns
 // why the device is not to have one.
-func (q *queue) keep(link netlink.Link, want room) (why string, err error) {
+func (q *queue) ensure(link netlink.Link, want room) (why string, err error) {
 	if q != nil && q.root != nil && !q.isOurs() && q.root.Attrs().Handle != 0 {
 		if q.paces(link.Attrs().NumTxQueues) { // somebody else's, but it does what is needed
 			return "", nil

@@ -25,17 +25,17 @@ type object struct {
 
 // service is one row of the services map and everything that belongs to it.
 type service struct {
-	object    *object
-	port      string
-	protocol  model.Protocol
-	family    model.Family
-	index     uint32
-	words     [maps.Scopes]maps.Word
-	backends  []uint32 // rows of the backends map, each listed once
-	frontends []maps.SvcKey
-	kept      uint64 // Service.KeptSum as of the last apply
-	rows      int    // number of svcs rows that lead here
-	ranges    ranges
+	object     *object
+	port       string
+	protocol   model.Protocol
+	family     model.Family
+	index      uint32
+	words      [maps.Scopes]maps.Word
+	backends   []uint32 // rows of the backends map, each listed once
+	frontends  []maps.SvcKey
+	allowedSum uint64 // Service.KeptSum as of the last apply
+	rows       int    // number of svcs rows that lead here
+	ranges     ranges
 }
 
 // apply brings one object's tables up to date. It only claims frontends; they are written at the
@@ -49,7 +49,7 @@ func (r *Reconciler) apply(key model.Key) error {
 		r.backlog.work += work(wanted.Uses)
 	}
 	r.bound(key, uid, created, wanted)
-	if !r.synced && !r.toldByRuntime(key) && r.adopts(wanted) {
+	if !r.synced && !r.completeByRuntime(key) && r.adopts(wanted) {
 		// The adopted state is complete; what the sources delivered so far may not be.
 		r.held = append(r.held, key)
 		return nil
@@ -63,7 +63,7 @@ func (r *Reconciler) apply(key model.Key) error {
 		r.objects[key] = o
 	}
 	o.uid, o.created = uid, created
-	known := r.keep(o, wanted)
+	known := r.retireUnwanted(o, wanted)
 	for i := range wanted.Services {
 		w := &wanted.Services[i]
 		s, err := r.install(o, known, w.ID)
@@ -103,8 +103,8 @@ type portID struct {
 
 func idOf(id lb.ID) portID { return portID{id.Port, id.Protocol, id.Family} }
 
-// keep retires the services that an object no longer wants, and returns the others.
-func (r *Reconciler) keep(o *object, wanted *lb.Wanted) map[portID]*service {
+// retireUnwanted retires the services that an object no longer wants, and returns the others.
+func (r *Reconciler) retireUnwanted(o *object, wanted *lb.Wanted) map[portID]*service {
 	known := make(map[portID]*service, len(o.services))
 	if len(o.services) == 0 {
 		return known
@@ -154,9 +154,9 @@ func (r *Reconciler) compile(key model.Key) (wanted *lb.Wanted, uid string, crea
 	return &lb.Wanted{}, "", 0
 }
 
-// toldByRuntime reports whether the runtime has said everything that an object wants, so that it
+// completeByRuntime reports whether the runtime has said everything that an object wants, so that it
 // need not wait for the sources.
-func (r *Reconciler) toldByRuntime(key model.Key) bool {
+func (r *Reconciler) completeByRuntime(key model.Key) bool {
 	list := r.cfg.Store.Attached(key.Name)
 	return key.Kind == model.KindPod && len(list) > 0 && !slices.ContainsFunc(list, func(a *model.Attachment) bool { return a.Lost })
 }
@@ -230,10 +230,10 @@ func (r *Reconciler) setTables(s *service, w *lb.Service) error {
 		row.Algorithm, row.Flags, row.AffinitySeconds = uint8(w.Algorithm), w.Flags, w.AffinitySeconds
 		r.stats.Writes++
 	}
-	if s.kept != w.KeptSum && s.kept != 0 {
+	if s.allowedSum != w.AllowedSum && s.allowedSum != 0 {
 		r.left[s.protocol] = true
 	}
-	s.kept = w.KeptSum
+	s.allowedSum = w.AllowedSum
 	return nil
 }
 

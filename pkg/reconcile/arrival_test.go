@@ -95,7 +95,7 @@ func TestRuntimeNeedsNoSource(t *testing.T) {
 	before := model.NewStore("node0")
 	deliver(before, nil, nil)
 	before.SetAttachment(attachment("a", "fla", 1, "10.1.0.1", 80))
-	if err := start(t, before, tables, nil).Settle(); err != nil {
+	if err := start(t, before, tables, nil).Drain(); err != nil {
 		t.Fatal(err)
 	}
 
@@ -104,14 +104,14 @@ func TestRuntimeNeedsNoSource(t *testing.T) {
 	backend := func() string { return meaning(t, r.tables)["pod:shop/a:0.0.0.0:80/tcp4"] }
 	old := backend()
 	store.SetAttachment(attachment("a", "flb", 2, "10.1.0.2", 80))
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	if got := backend(); got == old || got == "" {
 		t.Errorf("a pod that was recreated while the agent was away has %q, before it had %q", got, old)
 	}
 	store.DeleteAttachment(model.Name{Namespace: "shop", Name: "a"}, "flb")
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	if said := meaning(t, r.tables); len(said) != 0 {
@@ -121,13 +121,13 @@ func TestRuntimeNeedsNoSource(t *testing.T) {
 
 // Connections to a host port may stay with the pod's present interface, not with an address that
 // the Pod's status had before.
-func TestKeptByPod(t *testing.T) {
+func TestAllowedByPod(t *testing.T) {
 	store := model.NewStore("node0")
 	r := start(t, store, NewMemory(small), nil)
 	name := model.Name{Namespace: "shop", Name: "a"}
 	was, is := netip.MustParseAddr("10.1.0.9"), netip.MustParseAddr("10.1.0.1")
 	kept := func() (list []bool) {
-		k := r.keptByPod(name)
+		k := r.allowedByPod(name)
 		for _, addr := range []netip.Addr{was, is} {
 			list = append(list, k != nil && k.Has(maps.BackendOf(addr, 80, model.UDP)))
 		}

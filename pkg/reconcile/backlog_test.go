@@ -45,7 +45,7 @@ func TestPassGivesWay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	if stats := r.Stats(); len(r.objects) != 21 || stats.Pending != 0 {
@@ -65,7 +65,7 @@ func TestRestartWithManyObjectsWritesNothing(t *testing.T) {
 		}
 	}
 	fill(store)
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	want := r.Stats()
@@ -85,7 +85,7 @@ func TestRestartWithManyObjectsWritesNothing(t *testing.T) {
 	}
 	next.ReplaceServices(services(next))
 	next.ReplaceSlices(endpointSlices(next))
-	if err := after.Settle(); err != nil {
+	if err := after.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	if got := after.Stats(); got.Services != want.Services || got.Backends != want.Backends || got.Frontends != want.Frontends || got.Writes != 0 {
@@ -120,7 +120,7 @@ func TestNamespaceQuota(t *testing.T) {
 		for _, i := range order {
 			service, list := huge{ports: 1, endpoints: 10}.service("evil", fmt.Sprint("s", i), int64(i))
 			set(store, service, list)
-			if err := r.Settle(); err != nil {
+			if err := r.Drain(); err != nil {
 				t.Fatal(err)
 			}
 			if used := r.quotas.namespaces["evil"].used; used.Backends > 25 {
@@ -129,7 +129,7 @@ func TestNamespaceQuota(t *testing.T) {
 		}
 		wantServed(t, r, "s0", "s1")
 		store.DeleteService(model.Name{Namespace: "evil", Name: "s0"})
-		if err := r.Settle(); err != nil {
+		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
 		wantServed(t, r, "s1", "s2")
@@ -142,7 +142,7 @@ func TestNamespaceQuota(t *testing.T) {
 		for i := range 3 {
 			store.DeleteService(model.Name{Namespace: "evil", Name: fmt.Sprint("s", i+1)})
 		}
-		if err := r.Settle(); err != nil {
+		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
 		if use := r.Stats().Quotas[2]; use != (QuotaUse{"backends", "shop", 20, 25}) {
@@ -217,7 +217,7 @@ func TestOverQuotaCostsLittle(t *testing.T) {
 	for i := range 10 {
 		service, list := huge{ports: 4, endpoints: 200, algorithm: "maglev", outside: true}.service("evil", fmt.Sprint("s", 9-i), int64(9-i))
 		set(store, service, list)
-		if err := r.Settle(); err != nil {
+		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -252,13 +252,13 @@ func TestSharedRowsMakeNobodyDue(t *testing.T) {
 		service.ClusterIPs = nil
 		service.Ports[0].Port = uint16(1000 + i)
 		set(store, service, list)
-		if err := r.Settle(); err != nil {
+		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range many {
 		store.DeleteService(model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)})
-		if err := r.Settle(); err != nil {
+		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
 	}

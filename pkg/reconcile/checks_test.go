@@ -44,7 +44,7 @@ func TestChecked(t *testing.T) {
 	} {
 		told = nil
 		step.do()
-		if err := r.Settle(); err != nil {
+		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(step.want, told); diff != "" {

@@ -196,7 +196,7 @@ func (r *Reconciler) checkRows(c *check, rows []foundRow) {
 // judged.
 func (r *Reconciler) compareRow(c *check, object model.Key, key maps.SvcKey) {
 	state := r.frontends.keys[key]
-	if !state.settled() || slices.Contains(r.frontends.unsure, key) {
+	if !state.inMaps() || slices.Contains(r.frontends.unsure, key) {
 		return
 	}
 	want, wanted := state.wanted()

@@ -22,7 +22,7 @@ func TestDamagedMapsAreMended(t *testing.T) {
 		}
 		w.relist(store)
 		r := start(t, store, NewMemory(small), nil)
-		if err := r.Settle(); err != nil {
+		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
 		tables := *r.tables
@@ -32,11 +32,11 @@ func TestDamagedMapsAreMended(t *testing.T) {
 		}
 		store = model.NewStore("node0")
 		r = start(t, store, &tables, nil)
-		if err := r.Settle(); err != nil { // before the sources have delivered
+		if err := r.Drain(); err != nil { // before the sources have delivered
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		w.relist(store)
-		if err := r.Settle(); err != nil {
+		if err := r.Drain(); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		if diff := cmp.Diff(fresh(t, w), meaning(t, r.tables)); diff != "" {

@@ -161,7 +161,7 @@ func (f *frontends) set(key maps.SvcKey, state frontend, was claim) {
 		delete(f.touched, key)
 	} else {
 		f.keys[key] = state
-		if !state.settled() {
+		if !state.inMaps() {
 			f.touched[key] = struct{}{}
 		} else {
 			delete(f.touched, key)
@@ -186,7 +186,7 @@ func (s *frontend) wanted() (maps.Svc, bool) {
 	return maps.Svc{Service: s.owner.service.index, Kind: s.owner.kind}, true
 }
 
-func (s *frontend) settled() bool {
+func (s *frontend) inMaps() bool {
 	row, want := s.wanted()
 	return want == s.present && (!want || row == s.row)
 }
@@ -222,8 +222,8 @@ func (f *frontends) unwatch(pod model.Key) {
 	}
 }
 
-// keepTouched is the largest size of the set of touched keys that is kept for reuse.
-const keepTouched = 1024
+// maxTouched is the largest size of the set of touched keys that is kept for reuse.
+const maxTouched = 1024
 
 // trim releases the memory that the touched keys of a start took: a map never shrinks.
 func (f *frontends) trim() {

@@ -22,7 +22,7 @@ type watchedRangeEpochs struct {
 	tables func() *Tables
 	strict bool
 	open   bool
-	told   []string
+	calls  []string
 	before map[string]string // the allowed clients when the last change ended
 }
 
@@ -35,11 +35,11 @@ func (r *Reconciler) beStrict() {
 func (g *watchedRangeEpochs) Begin() {
 	g.hold("the writes before a change")
 	g.open = true
-	g.told = append(g.told, "begin")
+	g.calls = append(g.calls, "begin")
 }
 
 func (g *watchedRangeEpochs) End() error {
-	g.told = append(g.told, "end")
+	g.calls = append(g.calls, "end")
 	if err := g.fail("range_epochs"); err != nil {
 		return err
 	}
@@ -73,9 +73,9 @@ func letIn(tables *Tables) map[string]string {
 	return who
 }
 
-// TestRangeEpochsAreTold checks what counts as a change of the allowed clients, and that nothing else
+// TestRangeEpochsAreAnnounced checks what counts as a change of the allowed clients, and that nothing else
 // does.
-func TestRangeEpochsAreTold(t *testing.T) {
+func TestRangeEpochsAreAnnounced(t *testing.T) {
 	store := model.NewStore("node0")
 	failing := false
 	r := start(t, store, NewMemory(small), func(op string) error {
@@ -111,22 +111,22 @@ func TestRangeEpochsAreTold(t *testing.T) {
 		{"no address", func() { store.SetService(web("10.96.0.1")) }, true},
 		{"no Service", func() { store.DeleteService(web("10.96.0.1").Name) }, false},
 	} {
-		rangeEpochs.told = nil
+		rangeEpochs.calls = nil
 		step.set()
-		if err := r.Settle(); err != nil {
+		if err := r.Drain(); err != nil {
 			t.Fatalf("%s: %v", step.name, err)
 		}
 		rangeEpochs.hold(step.name)
 		if step.name == "the start" { // New called Begin already
-			rangeEpochs.told = append([]string{"begin"}, rangeEpochs.told...)
+			rangeEpochs.calls = append([]string{"begin"}, rangeEpochs.calls...)
 		}
-		for i, word := range rangeEpochs.told {
+		for i, word := range rangeEpochs.calls {
 			if word != []string{"begin", "end"}[i%2] {
-				t.Errorf("%s: the calls are %q", step.name, rangeEpochs.told)
+				t.Errorf("%s: the calls are %q", step.name, rangeEpochs.calls)
 			}
 		}
-		if told := len(rangeEpochs.told) > 0; told != step.told || rangeEpochs.open {
-			t.Errorf("%s: the calls are %q, want any: %v", step.name, rangeEpochs.told, step.told)
+		if told := len(rangeEpochs.calls) > 0; told != step.told || rangeEpochs.open {
+			t.Errorf("%s: the calls are %q, want any: %v", step.name, rangeEpochs.calls, step.told)
 		}
 	}
 	store.SetService(guardedWeb("192.0.2.0/24"))
@@ -135,7 +135,7 @@ func TestRangeEpochsAreTold(t *testing.T) {
 		t.Errorf("when End fails: %v; the status says %q", err, r.Stats().LastError)
 	}
 	failing = false
-	if err := r.Settle(); err != nil || rangeEpochs.open || r.Stats().LastError != "" {
+	if err := r.Drain(); err != nil || rangeEpochs.open || r.Stats().LastError != "" {
 		t.Errorf("after the retry: %v; the status says %q; still in progress: %v", err, r.Stats().LastError, rangeEpochs.open)
 	}
 }

@@ -88,7 +88,7 @@ func newQuotaNode(tb testing.TB, service, namespace lb.Quota) (*model.Store, *Re
 	store.ReplaceNodes(nil)
 	store.ReplaceNamespaces(nil)
 	store.ReplacePods(nil)
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		tb.Fatal(err)
 	}
 	return store, r, func() *Tables { return tables }
@@ -118,7 +118,7 @@ func TestHugeServiceStaysWithinItsQuota(t *testing.T) {
 			service, list := tt.service("evil", "huge", 1)
 			set(store, service, list)
 			start := time.Now()
-			if err := r.Settle(); err != nil {
+			if err := r.Drain(); err != nil {
 				t.Fatal(err)
 			}
 			took := time.Since(start)
@@ -167,12 +167,12 @@ func fastest(t *testing.T, h huge) (best time.Duration) {
 		set(store, service, list)
 		for range 3 { // the second and third time little is written
 			store.MarkAll()
-			if err := r.Settle(); err != nil {
+			if err := r.Drain(); err != nil {
 				t.Fatal(err)
 			}
 		}
 		store.DeleteService(service.Name)
-		if err := r.Settle(); err != nil {
+		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
 		if took := threadTime(t) - start; best == 0 || took < best {

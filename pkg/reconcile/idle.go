@@ -53,8 +53,8 @@ func isIdle(o *object, wanted *lb.Wanted) bool {
 	return true
 }
 
-// tellIdle makes Services due that have had no endpoints for long, so that they get the problem.
-func (r *Reconciler) tellIdle(now time.Time) {
+// markIdle makes Services due that have had no endpoints for long, so that they get the problem.
+func (r *Reconciler) markIdle(now time.Time) {
 	if !r.synced {
 		return // their endpoints may simply not have arrived yet
 	}

@@ -56,11 +56,11 @@ func TestIdle(t *testing.T) {
 		{"no Service", func() { store.DeleteService(service.Name) }, time.Hour, nil, 2},
 	} {
 		step.do()
-		if err := r.Settle(); err != nil {
+		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
-		r.tellIdle(time.Now().Add(step.after))
-		if err := r.Settle(); err != nil {
+		r.markIdle(time.Now().Add(step.after))
+		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(step.want, reasons(r, key)); diff != "" || told != step.told {
@@ -86,11 +86,11 @@ func TestManyIdle(t *testing.T) {
 	store.ReplaceServices(services)
 	late := time.Now().Add(time.Hour)
 	for _, want := range []int{0, maxIdle, maxIdle + 5, maxIdle + 5} {
-		if err := r.Settle(); err != nil {
+		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
-		r.tellIdle(late)
-		if err := r.Settle(); err != nil {
+		r.markIdle(late)
+		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
 		if have := len(r.Problems()); have != want {

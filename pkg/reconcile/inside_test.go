@@ -50,7 +50,7 @@ func (f *follower) begin(t *testing.T) {
 
 func (f *follower) expect(t *testing.T, what, want string) {
 	t.Helper()
-	if err := f.Settle(); err != nil {
+	if err := f.Drain(); err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
 	if diff := cmp.Diff(want, meaning(t, f.Reconciler.tables)[f.where]); diff != "" {

@@ -20,7 +20,7 @@ func TestLocality(t *testing.T) {
 	deliver(store, []*model.Service{web("10.96.0.1")}, []*model.Slice{webSlice("10.1.0.1")})
 	settle := func(name string, local bool) maps.Backend {
 		t.Helper()
-		if err := r.Settle(); err != nil {
+		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
 		row := r.tables.Backends[0]

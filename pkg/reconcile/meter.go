@@ -55,15 +55,15 @@ func (r *Reconciler) measure(start time.Time) {
 	}
 }
 
-// settle tells the Store when everything it delivered is done, or since when some of it waits for
+// reportApplied tells the Store when everything it delivered is done, or since when some of it waits for
 // its turn, and records since when a grace period has lasted.
-func (r *Reconciler) settle(failed error) {
+func (r *Reconciler) reportApplied(failed error) {
 	if failed == nil && len(r.failed) == 0 {
 		oldest := r.backlog.oldest()
-		r.cfg.Store.Settled(oldest)
-		r.stats.LastSettled = oldest
+		r.cfg.Store.Applied(oldest)
+		r.stats.LastApplied = oldest
 		if oldest.IsZero() {
-			r.stats.LastSettled = time.Now()
+			r.stats.LastApplied = time.Now()
 		}
 		r.stats.LastProgress = time.Now()
 	}

@@ -68,11 +68,11 @@ func TestProgrammedIsTheWholeWay(t *testing.T) {
 	if len(meter.took) != 0 {
 		t.Errorf("a change that is not in the maps was counted: %v", meter.took)
 	}
-	if store.Waiting().IsZero() || !r.Stats().LastSettled.IsZero() {
+	if store.Waiting().IsZero() || !r.Stats().LastApplied.IsZero() {
 		t.Error("a failed pass counted as settled")
 	}
 	broken = false
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	if want := map[model.Family]int{model.IPv4: 1}; !maps.Equal(meter.programmed, want) || meter.took[0] <= 0 {
@@ -81,12 +81,12 @@ func TestProgrammedIsTheWholeWay(t *testing.T) {
 	if meter.passes < 2 {
 		t.Errorf("%d passes were counted", meter.passes)
 	}
-	if waiting := store.Waiting(); !waiting.IsZero() || r.Stats().LastSettled.IsZero() {
+	if waiting := store.Waiting(); !waiting.IsZero() || r.Stats().LastApplied.IsZero() {
 		t.Errorf("still waiting since %v", waiting)
 	}
 
 	store.SetSlice(rolled(time.Now().Add(time.Hour), "10.1.0.1")) // from a clock that is ahead
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	if len(meter.took) != 2 || meter.took[1] != 0 {
@@ -154,7 +154,7 @@ func TestReasons(t *testing.T) {
 		s := single()
 		s.Problems = tt.problems
 		store.SetService(s)
-		if err := r.Settle(); err != nil {
+		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
 		if got := r.Reasons(); !maps.Equal(got, tt.want) {
@@ -164,7 +164,7 @@ func TestReasons(t *testing.T) {
 	bad.UID = "again"
 	store.SetService(bad)
 	store.DeleteService(bad.Name)
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.Reasons(); len(got) != 0 {

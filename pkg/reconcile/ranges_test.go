@@ -25,16 +25,16 @@ func guardedWeb(ranges ...string) *model.Service {
 // watchedRanges reports every operation on the trie.
 type watchedRanges struct {
 	Ranges
-	tell func(op string, rows []maps.Range)
+	report func(op string, rows []maps.Range)
 }
 
 func (w watchedRanges) Insert(rows []maps.Range) error {
-	w.tell("insert", rows)
+	w.report("insert", rows)
 	return w.Ranges.Insert(rows)
 }
 
 func (w watchedRanges) Delete(rows []maps.Range) error {
-	w.tell("delete", rows)
+	w.report("delete", rows)
 	return w.Ranges.Delete(rows)
 }
 
@@ -69,7 +69,7 @@ func TestRangesOrder(t *testing.T) {
 	} {
 		log = nil
 		step.set()
-		if err := r.Settle(); err != nil {
+		if err := r.Drain(); err != nil {
 			t.Fatalf("%s: %v", step.name, err)
 		}
 		if diff := cmp.Diff(step.want, log); diff != "" {
@@ -91,7 +91,7 @@ func TestRangesThatCannotBeWritten(t *testing.T) {
 		return nil
 	})
 	deliver(store, []*model.Service{guardedWeb()}, []*model.Slice{webSlice("10.1.0.1")})
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	failing.Store("insert ranges")
@@ -103,7 +103,7 @@ func TestRangesThatCannotBeWritten(t *testing.T) {
 		t.Errorf("flags %d while the ranges are missing, want %d", flags, maps.SourceRanges)
 	}
 	failing.Store("")
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	both := meaning(t, r.tables)
@@ -114,7 +114,7 @@ func TestRangesThatCannotBeWritten(t *testing.T) {
 	}
 	failing.Store("")
 	store.SetService(guardedWeb("10.0.0.0/8", "192.0.2.0/24"))
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(both, meaning(t, r.tables)); diff != "" {
@@ -129,7 +129,7 @@ func TestRangesThatCannotBeWritten(t *testing.T) {
 		t.Error("the index of a service that still has ranges is free")
 	}
 	failing.Store("")
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	if said := meaning(t, r.tables); len(said) != 0 {
@@ -144,7 +144,7 @@ func TestRangesAreVerified(t *testing.T) {
 	r := start(t, store, NewMemory(small), nil)
 	deliver(store, []*model.Service{guardedWeb("10.0.0.0/8", "192.0.2.0/24")}, []*model.Slice{webSlice("10.1.0.1")})
 	store.SetNode(insideNode("node1", "203.0.113.1", "10.244.1.0/24"))
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	want := meaning(t, r.tables)
@@ -199,7 +199,7 @@ func TestStrayRangesGoAtStart(t *testing.T) {
 	store.FixServiceRanges(nil, true)
 	r := start(t, store, tables, nil)
 	deliver(store, []*model.Service{guardedWeb("10.0.0.0/8")}, []*model.Slice{webSlice("10.1.0.1")})
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	_ = r.tables.Ranges.Each(func(row maps.Range) {

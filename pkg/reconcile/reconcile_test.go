@@ -21,7 +21,7 @@ func fresh(t *testing.T, w *randomCluster) map[string]string {
 	store := model.NewStore("node0")
 	w.relist(store)
 	r := start(t, store, NewMemory(small), nil)
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	return meaning(t, r.tables)
@@ -86,7 +86,7 @@ func TestRandomHistories(t *testing.T) {
 		if r.grace.running {
 			_ = r.release(<-r.grace.done) // it may have failed on purpose
 		}
-		if err := r.Settle(); err != nil {
+		if err := r.Drain(); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		if diff := cmp.Diff(fresh(t, w), meaning(t, r.tables)); diff != "" {
@@ -138,7 +138,7 @@ func TestRestartWithNothingChangedWritesNothing(t *testing.T) {
 	}
 	w.relist(store)
 	r := start(t, store, NewMemory(small), nil)
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	if r.Stats().Services < 5 {
@@ -159,7 +159,7 @@ func TestRestartWithNothingChangedWritesNothing(t *testing.T) {
 	tables.Frontends = tables.Frontends.(*faults).Frontends
 	r2 := start(t, again, &tables, forbidden)
 	w.relist(again)
-	if err := r2.Settle(); err != nil {
+	if err := r2.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	if n := r2.Stats().Writes; n != 0 {
@@ -181,7 +181,7 @@ func TestNothingIsDeletedBeforeTheSync(t *testing.T) {
 	store := model.NewStore("node0")
 	deliver(store, []*model.Service{web("10.96.0.1")}, []*model.Slice{webSlice("10.1.0.1", "10.1.0.2")})
 	r := start(t, store, NewMemory(small), nil)
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	want := meaning(t, r.tables)
@@ -192,14 +192,14 @@ func TestNothingIsDeletedBeforeTheSync(t *testing.T) {
 	r = start(t, again, &tables, nil)
 	again.ReplaceServices([]*model.Service{web("10.96.0.1")})
 	again.SetSlice(webSlice("10.1.0.1")) // the first of several
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, meaning(t, r.tables)); diff != "" {
 		t.Errorf("an incomplete source changed the maps (-before +after):\n%s", diff)
 	}
 	deliver(again, nil, nil)
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	if left := meaning(t, r.tables); len(left) != 0 {
@@ -228,15 +228,15 @@ func TestEveryFailureConverges(t *testing.T) {
 			})
 			for range 300 {
 				w.step(store, false)
-				if r.Settle() != nil {
+				if r.Drain() != nil {
 					// Run retries likewise after its back-off.
-					_ = r.Settle()
+					_ = r.Drain()
 				}
 			}
 			if !failed {
 				t.Fatalf("%s %d never happened", op, nth)
 			}
-			if err := r.Settle(); err != nil {
+			if err := r.Drain(); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(fresh(t, w), meaning(t, r.tables)); diff != "" {
@@ -252,7 +252,7 @@ func TestIndexesWaitForReaders(t *testing.T) {
 	store := model.NewStore("node0")
 	deliver(store, []*model.Service{web("10.96.0.1")}, []*model.Slice{webSlice("10.1.0.1")})
 	r := start(t, store, NewMemory(maps.Sizes{Svcs: 1, Services: 2, Slots: 4, Backends: 1}), nil)
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	store.DeleteService(model.Name{Namespace: "shop", Name: "web"})
@@ -274,7 +274,7 @@ func TestIndexesWaitForReaders(t *testing.T) {
 	if r.frontends.present != 0 {
 		t.Error("a frontend was inserted while a reader might hold the deleted element")
 	}
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	if r.frontends.present != 1 {
@@ -290,7 +290,7 @@ func TestAffinityIsForgotten(t *testing.T) {
 	deliver(store, []*model.Service{service}, []*model.Slice{webSlice("10.1.0.1")})
 	tables := NewMemory(maps.Sizes{Svcs: 4, Services: 2, Slots: 8, Backends: 4})
 	r := start(t, store, tables, nil)
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	for _, step := range []struct {
@@ -308,7 +308,7 @@ func TestAffinityIsForgotten(t *testing.T) {
 		changed := *service
 		changed.AffinitySeconds = step.seconds
 		store.SetService(&changed)
-		if err := r.Settle(); err != nil {
+		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
 		row := tables.Services[1]
@@ -319,18 +319,18 @@ func TestAffinityIsForgotten(t *testing.T) {
 
 	was := tables.Services[1].AffinityEpoch
 	r = start(t, store, tables, nil)
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	if got := tables.Services[1].AffinityEpoch; got != was {
 		t.Errorf("a restart led from epoch %d to %d", was, got)
 	}
 	store.DeleteService(service.Name)
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	store.SetService(service)
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	if got := tables.Services[1].AffinityEpoch; got == was {
@@ -349,7 +349,7 @@ func TestOldestServiceOwnsAFrontend(t *testing.T) {
 		r := start(t, store, NewMemory(small), nil)
 		for _, s := range order {
 			store.SetService(s)
-			if err := r.Settle(); err != nil {
+			if err := r.Drain(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -361,7 +361,7 @@ func TestOldestServiceOwnsAFrontend(t *testing.T) {
 			t.Errorf("the loser's problems are %v", problems)
 		}
 		store.DeleteService(old.Name)
-		if err := r.Settle(); err != nil {
+		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
 		if got := meaning(t, r.tables)["203.0.113.1:80/6"]; got != "shop/young:http/tcp4 ExternalIP" {
@@ -393,7 +393,7 @@ func TestNodePortBeatsHostPort(t *testing.T) {
 		deliver(store, nil, nil)
 		r := start(t, store, NewMemory(small), nil)
 		settle := func() map[string]string {
-			if err := r.Settle(); err != nil {
+			if err := r.Drain(); err != nil {
 				t.Fatal(err)
 			}
 			return meaning(t, r.tables)

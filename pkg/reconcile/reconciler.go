@@ -115,7 +115,7 @@ type Stats struct {
 	LastError    string                   `json:"lastError,omitempty"`
 	LastPass     time.Time                `json:"lastPass"` // the last pass that compiled something
 	LastDuration time.Duration            `json:"lastDuration"`
-	LastSettled  time.Time                `json:"lastSettled"`  // when a pass last left nothing to do
+	LastApplied  time.Time                `json:"lastSettled"`  // when a pass last left nothing to do
 	LastProgress time.Time                `json:"lastProgress"` // the end of the last pass after which nothing waits for a retry
 	GraceSince   time.Time                `json:"graceSince"`   // start of the current grace period; zero if there is none
 
@@ -214,7 +214,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		case rows := <-r.rangeTurns():
 			r.rangeTurn(rows)
 		case q := <-r.questions:
-			q.answer <- r.judge(q.peers)
+			q.answer <- r.stalePeers(q.peers)
 		case a := <-r.arrivals:
 			r.awaited = append(r.awaited, a)
 		}
@@ -263,15 +263,15 @@ func (r *Reconciler) Pass() error {
 		r.stats.LastPass, r.stats.LastDuration = start, time.Since(start)
 		r.measure(start)
 	}
-	r.settle(first)
-	r.tellLeft()
+	r.reportApplied(first)
+	r.reportLeft()
 	r.publish()
 	return first
 }
 
-// Settle repeats Pass until nothing is left to do, waiting for grace periods. It is for callers
+// Drain repeats Pass until nothing is left to do, waiting for grace periods. It is for callers
 // that do not use Run.
-func (r *Reconciler) Settle() error {
+func (r *Reconciler) Drain() error {
 	for {
 		r.retry()
 		if err := r.Pass(); err != nil {

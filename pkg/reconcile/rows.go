@@ -71,17 +71,17 @@ func (r *Reconciler) writeRows() error {
 	if len(f.touched) == 0 && len(f.unsure) == 0 {
 		return nil
 	}
-	if err := r.lookAgain(); err != nil {
+	if err := r.reread(); err != nil {
 		return err
 	}
-	f.crowded = f.crowded || len(f.touched) > keepTouched
+	f.crowded = f.crowded || len(f.touched) > maxTouched
 	defer f.trim()
 	var gone, fresh, changed []maps.SvcKey
 	for key := range f.touched {
 		state := f.keys[key]
 		_, want := state.wanted()
 		switch {
-		case state.settled():
+		case state.inMaps():
 			delete(f.touched, key)
 		// Once its pod is gone, a host port can belong to no object that has yet to be delivered.
 		case !want && (r.synced || state.row.Kind == maps.HostPort):
@@ -170,8 +170,8 @@ func (r *Reconciler) prepare(keys []maps.SvcKey, rows []maps.Svc) error {
 	return r.cfg.Prepare(keys, rows)
 }
 
-// lookAgain reads back the rows of failed operations: a batch may have stopped half way.
-func (r *Reconciler) lookAgain() error {
+// reread reads back the rows of failed operations: a batch may have stopped half way.
+func (r *Reconciler) reread() error {
 	f := &r.frontends
 	for len(f.unsure) > 0 {
 		key := f.unsure[len(f.unsure)-1]
@@ -224,7 +224,7 @@ func (r *Reconciler) sweep() {
 	}
 	clear(r.adopted)
 	for _, key := range r.orphans {
-		if state, ok := r.frontends.keys[key]; ok && !state.settled() {
+		if state, ok := r.frontends.keys[key]; ok && !state.inMaps() {
 			r.frontends.touched[key] = struct{}{}
 		}
 	}

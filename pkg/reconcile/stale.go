@@ -49,18 +49,18 @@ func (r *Reconciler) Stale(ctx context.Context, peers []maps.Peer) ([]bool, erro
 	return stale, nil
 }
 
-func (r *Reconciler) judge(peers []maps.Peer) []bool {
+func (r *Reconciler) stalePeers(peers []maps.Peer) []bool {
 	stale := make([]bool, len(peers))
 	if !r.synced {
 		return stale
 	}
-	known := map[*service]*lb.Kept{} // nil for a service whose object is gone
+	known := map[*service]*lb.Allowed{} // nil for a service whose object is gone
 	for i, peer := range peers {
-		var kept *lb.Kept
+		var kept *lb.Allowed
 		if s := r.serviceOf(peer.Dialled); s != nil {
 			var ok bool
 			if kept, ok = known[s]; !ok {
-				kept = r.keptBy(s)
+				kept = r.allowedBy(s)
 				known[s] = kept
 			}
 		}
@@ -84,21 +84,21 @@ func (r *Reconciler) serviceOf(key maps.SvcKey) *service {
 	return r.frontends.keys[key].owner.service
 }
 
-// keptBy returns the backends of a service that may keep their connections, or nil if its object is
+// allowedBy returns the backends of a service that may keep their connections, or nil if its object is
 // gone.
-func (r *Reconciler) keptBy(s *service) *lb.Kept {
+func (r *Reconciler) allowedBy(s *service) *lb.Allowed {
 	id := lb.ID{Key: s.object.key, Port: s.port, Protocol: s.protocol, Family: s.family}
 	if id.Kind == model.KindPod {
-		return r.keptByPod(id.Name)
+		return r.allowedByPod(id.Name)
 	}
 	svc, endpoints := r.cfg.Store.Service(id.Name)
 	if svc == nil {
 		return nil
 	}
-	return r.compiler.Kept(id, endpoints)
+	return r.compiler.Allowed(id, endpoints)
 }
 
-func (r *Reconciler) keptByPod(name model.Name) *lb.Kept {
+func (r *Reconciler) allowedByPod(name model.Name) *lb.Allowed {
 	pod, attached := r.cfg.Store.Pod(name), r.cfg.Store.Attached(name)
 	if pod == nil && len(attached) == 0 {
 		return nil
@@ -110,11 +110,11 @@ func (r *Reconciler) keptByPod(name model.Name) *lb.Kept {
 	for _, a := range attached {
 		addrs = append(addrs, a.Addrs...)
 	}
-	return lb.KeptByPod(addrs)
+	return lb.AllowedByPod(addrs)
 }
 
-// tellLeft reports the protocols of which something left in this pass.
-func (r *Reconciler) tellLeft() {
+// reportLeft reports the protocols of which something left in this pass.
+func (r *Reconciler) reportLeft() {
 	if r.synced && r.cfg.Left != nil {
 		for protocol := range r.left {
 			r.cfg.Left(protocol)

@@ -60,26 +60,26 @@ func TestStale(t *testing.T) {
 	for _, c := range cases {
 		peers = append(peers, c.peer)
 	}
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
-	if stale := r.judge(peers); slices.Contains(stale, true) {
+	if stale := r.stalePeers(peers); slices.Contains(stale, true) {
 		t.Errorf("before the sources are complete: %v", stale)
 	}
 	store.ReplacePods([]*model.Pod{pod})
 	store.ReplaceNodes(nil)
 	store.ReplaceNamespaces(nil)
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
-	for i, stale := range r.judge(peers) {
+	for i, stale := range r.stalePeers(peers) {
 		if stale != cases[i].want {
 			t.Errorf("%s: stale is %v", cases[i].name, stale)
 		}
 	}
 	// The object that could not be applied may be the one with the frontend.
 	r.failed[model.Key{}] = struct{}{}
-	if stale := r.judge([]maps.Peer{peer(model.UDP, "10.96.0.9:80", "10.1.0.1:8080")}); stale[0] {
+	if stale := r.stalePeers([]maps.Peer{peer(model.UDP, "10.96.0.9:80", "10.1.0.1:8080")}); stale[0] {
 		t.Error("stale although an object waits for a retry")
 	}
 }
@@ -128,7 +128,7 @@ func TestLeft(t *testing.T) {
 	pass := func(what string, want ...model.Protocol) {
 		t.Helper()
 		told = nil
-		if err := r.Settle(); err != nil {
+		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
 		slices.Sort(told)

@@ -195,7 +195,7 @@ func (r *Reconciler) beginCheck(q *request) {
 
 // checkTimer handles the expiry of the timer.
 func (r *Reconciler) checkTimer() {
-	r.tellIdle(time.Now())
+	r.markIdle(time.Now())
 	switch c := r.checks.current; {
 	case c == nil:
 		r.beginCheck(nil)
@@ -285,7 +285,7 @@ func (r *Reconciler) finishCheck() {
 		}
 	}
 	if c.repair {
-		r.lookAtMended(c)
+		r.compareRepaired(c)
 	}
 	c.report.Pending = len(r.failed) + len(r.frontends.touched) + len(r.frontends.unsure)
 	c.report.Took = time.Since(c.started)
@@ -301,8 +301,8 @@ func (r *Reconciler) finishCheck() {
 	r.checks.timer.Reset(CheckEvery)
 }
 
-// lookAtMended compares the differing units again and records which of them are mended.
-func (r *Reconciler) lookAtMended(c *check) {
+// compareRepaired compares the differing units again and records which of them are mended.
+func (r *Reconciler) compareRepaired(c *check) {
 	still := map[string]struct{}{}
 	looked := map[unit]struct{}{}
 	for _, d := range c.report.Differences {

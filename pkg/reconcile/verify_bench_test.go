@@ -38,7 +38,7 @@ func BenchmarkCheck(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		b.Fatal(err)
 	}
 	runtime.LockOSThread()

@@ -56,12 +56,12 @@ func live(t *testing.T, seed uint64) (*randomCluster, *model.Store, *Reconciler)
 	for range 150 {
 		w.step(store, false)
 		if w.chance(20) {
-			if err := r.Settle(); err != nil {
+			if err := r.Drain(); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	return w, store, r
@@ -125,7 +125,7 @@ func TestLiveDamageIsMended(t *testing.T) {
 		if again := verify(t, r, false, nil); again.Found != 0 {
 			t.Fatalf("seed %d: differences left after mending: %+v", seed, again.Differences)
 		}
-		if err := r.Settle(); err != nil {
+		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(fresh(t, w), meaning(t, r.tables)); diff != "" {
@@ -174,7 +174,7 @@ func TestChecksAmongChanges(t *testing.T) {
 		if report.Found != 0 {
 			t.Fatalf("seed %d: %+v", seed, report.Differences)
 		}
-		if err := r.Settle(); err != nil {
+		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(fresh(t, w), meaning(t, r.tables)); diff != "" {
@@ -189,7 +189,7 @@ func TestChangesDuringATurn(t *testing.T) {
 	store := model.NewStore("node0")
 	deliver(store, []*model.Service{web("10.96.0.1")}, []*model.Slice{webSlice("10.1.0.1")})
 	r := start(t, store, NewMemory(small), nil)
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	r.beginCheck(&request{true, make(chan answer, 1)})
@@ -243,7 +243,7 @@ func TestDifferencesSayWhatIsWrong(t *testing.T) {
 			store := model.NewStore("node0")
 			deliver(store, []*model.Service{web("10.96.0.1")}, []*model.Slice{webSlice("10.1.0.1", "10.1.0.2")})
 			r := start(t, store, NewMemory(small), nil)
-			if err := r.Settle(); err != nil {
+			if err := r.Drain(); err != nil {
 				t.Fatal(err)
 			}
 			tt.damage(r.tables)
@@ -275,7 +275,7 @@ func TestWhatCannotBeMendedCountsOnce(t *testing.T) {
 		}
 		return nil
 	})
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	failing = true
@@ -298,7 +298,7 @@ func TestWhatCannotBeMendedCountsOnce(t *testing.T) {
 	}
 	// It now waits for its retry, so it is not found again.
 	failing = false
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	if left := verify(t, r, true, nil); left.Found != 0 || r.Stats().Damage != 1 {
@@ -354,7 +354,7 @@ func TestVerifyReportsReadingErrors(t *testing.T) {
 		}
 		return nil
 	})
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	failing = "lookup"

@@ -38,7 +38,7 @@ func TestGrowthEndsAWalk(t *testing.T) {
 	}
 	deliver(store, list, nil)
 	r := start(t, store, NewMemory(small), nil)
-	if err := r.Settle(); err != nil {
+	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	old := &closing{Frontends: r.tables.Frontends, t: t}

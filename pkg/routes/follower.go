@@ -134,11 +134,11 @@ func (f *Follower) follow(ctx context.Context) error {
 // watcher is one subscription.
 type watcher struct {
 	*Follower
-	socket  *socket
-	known   *neighbours
-	changed bool      // and not reported yet
-	told    time.Time // last call of Changed
-	vouched time.Time
+	socket     *socket
+	known      *neighbours
+	changed    bool      // and not reported yet
+	lastReport time.Time // last call of Changed
+	vouched    time.Time
 }
 
 // turn receives messages, reports a change, and vouches if no messages are left, since those could
@@ -158,12 +158,12 @@ func (w *watcher) turn() error {
 		}
 	}
 	isAll := errors.Is(err, unix.EAGAIN)
-	if w.changed && time.Since(w.told) >= apart {
+	if w.changed && time.Since(w.lastReport) >= apart {
 		if err := w.ways.Changed(); err != nil {
 			return err
 		}
-		w.changed, w.told = false, time.Now()
-		w.note(func(s *Stats) { s.Changes, s.LastChange = s.Changes+1, w.told })
+		w.changed, w.lastReport = false, time.Now()
+		w.note(func(s *Stats) { s.Changes, s.LastChange = s.Changes+1, w.lastReport })
 	}
 	if isAll && !w.changed && time.Since(w.vouched) >= beat/2 {
 		if err := w.ways.Vouch(); err != nil {
@@ -187,7 +187,7 @@ func (w *watcher) turn() error {
 // rest returns how long to wait for a message.
 func (w *watcher) rest() time.Duration {
 	if w.changed {
-		return max(apart-time.Since(w.told), time.Millisecond)
+		return max(apart-time.Since(w.lastReport), time.Millisecond)
 	}
 	return beat
 }

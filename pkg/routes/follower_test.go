@@ -18,20 +18,20 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
 
-// told is a call that the programs get.
-type told string
+// report is a call that the programs get.
+type report string
 
 const (
-	change told = "changed"
-	vow    told = "vouched"
-	end    told = "revoked"
+	change report = "changed"
+	vow    report = "vouched"
+	end    report = "revoked"
 )
 
 // ways stands for the programs and records the calls. Its channel has a buffer, so a test may read
 // them later.
-type ways struct{ said chan told }
+type ways struct{ said chan report }
 
-func (w *ways) say(t told) error {
+func (w *ways) say(t report) error {
 	select {
 	case w.said <- t:
 		return nil
@@ -56,7 +56,7 @@ type node struct {
 
 func newNode(t *testing.T, room int) *node {
 	rig.Root(t)
-	n := &node{t: t, ns: rig.NewNetns(t, "node"), ways: &ways{make(chan told, 4096)}}
+	n := &node{t: t, ns: rig.NewNetns(t, "node"), ways: &ways{make(chan report, 4096)}}
 	rig.Veth(t, n.ns, "eth0", rig.NewNetns(t, "elsewhere"), "eth0")
 	rig.Address(t, n.ns, "eth0", "192.0.2.1/24")
 	n.do(func() error {
@@ -87,7 +87,7 @@ func (n *node) do(fn func() error) {
 }
 
 // next returns the next call other than Vouch.
-func (n *node) next(what string) told {
+func (n *node) next(what string) report {
 	n.t.Helper()
 	late := time.After(5 * time.Second)
 	for {
@@ -102,9 +102,9 @@ func (n *node) next(what string) told {
 	}
 }
 
-// settle returns when all changes were reported, and how many. It waits for three calls of Vouch in
+// waitQuiet returns when all changes were reported, and how many. It waits for three calls of Vouch in
 // a row, since one may have been on its way already.
-func (n *node) settle() (changes int) {
+func (n *node) waitQuiet() (changes int) {
 	n.t.Helper()
 	late := time.After(10 * time.Second)
 	for vows := 0; vows < 3; {
@@ -144,7 +144,7 @@ func TestFollow(t *testing.T) {
 	if said := <-n.ways.said; said != change {
 		t.Fatalf("the first call is %q, want a change since nobody followed before", said)
 	}
-	n.settle()
+	n.waitQuiet()
 	route := &netlink.Route{LinkIndex: n.device, Dst: cidr("198.51.100.0/24"), Gw: net.IPv4(192, 0, 2, 9)}
 	route6 := &netlink.Route{LinkIndex: n.device, Dst: cidr("2001:db8::/32"), Scope: netlink.SCOPE_LINK}
 	rule := netlink.NewRule()
@@ -182,7 +182,7 @@ func TestFollow(t *testing.T) {
 		if said := n.next(step.name); said != change {
 			t.Fatalf("%s: got %q, want a change", step.name, said)
 		}
-		n.settle()
+		n.waitQuiet()
 		if after := n.follower.Stats().Changes; after <= before {
 			t.Errorf("%s: counted %d changes, before it %d", step.name, after, before)
 		}
@@ -202,12 +202,12 @@ func TestFollow(t *testing.T) {
 func TestConfirmedNeighbour(t *testing.T) {
 	n := newNode(t, 0)
 	n.do(n.neighbour("02:00:00:00:00:01", unix.NUD_REACHABLE))
-	n.settle()
+	n.waitQuiet()
 	before := n.follower.Stats()
 	for i := range 20 {
 		n.do(n.neighbour("02:00:00:00:00:01", []int{unix.NUD_STALE, unix.NUD_REACHABLE, unix.NUD_DELAY}[i%3]))
 	}
-	if changes := n.settle(); changes != 0 {
+	if changes := n.waitQuiet(); changes != 0 {
 		t.Errorf("%d changes were reported, want none", changes)
 	}
 	if after := n.follower.Stats(); after.Changes != before.Changes || after.Flaps < before.Flaps+10 {
@@ -218,7 +218,7 @@ func TestConfirmedNeighbour(t *testing.T) {
 // Many changes at once are reported as a few.
 func TestManyChanges(t *testing.T) {
 	n := newNode(t, 0)
-	n.settle()
+	n.waitQuiet()
 	const routes = 2000
 	began := time.Now()
 	n.do(func() error {
@@ -230,7 +230,7 @@ func TestManyChanges(t *testing.T) {
 		}
 		return nil
 	})
-	changes := n.settle()
+	changes := n.waitQuiet()
 	if most := int(time.Since(began)/apart) + 2; changes == 0 || changes > most {
 		t.Errorf("%d routes were reported as %d changes, want 1 to %d", routes, changes, most)
 	}
@@ -250,7 +250,7 @@ func TestLostEvents(t *testing.T) {
 		if err := s.SetReceiveBufferSize(1, false); err != nil { // rounded up to the kernel's minimum
 			return err
 		}
-		w := watcher{Follower: NewFollower(Config{Ways: &ways{make(chan told, 64)}, Log: slog.Default()}), socket: s,
+		w := watcher{Follower: NewFollower(Config{Ways: &ways{make(chan report, 64)}, Log: slog.Default()}), socket: s,
 			known: &neighbours{list: map[neighbour]string{}, room: 2}}
 		link, err := netlink.LinkByName("lo")
 		if err != nil {
@@ -279,7 +279,7 @@ func TestLostEvents(t *testing.T) {
 // works.
 func TestFailure(t *testing.T) {
 	n := newNode(t, 0)
-	n.settle()
+	n.waitQuiet()
 	for range cap(n.ways.said) { // fill the channel
 		_ = n.ways.say(vow)
 	}
@@ -300,7 +300,7 @@ func TestFailure(t *testing.T) {
 			t.Fatal("vouched before reporting a change")
 		}
 	}
-	n.settle()
+	n.waitQuiet()
 	if s := n.follower.Stats(); !s.Following || s.LastError != "" {
 		t.Errorf("stats after recovery: %+v", s)
 	}

@@ -61,7 +61,7 @@ type Config struct {
 
 // Stats counts what a Sweeper has done.
 type Stats struct {
-	Looks     uint64
+	Scans     uint64
 	Errors    uint64
 	Took      time.Duration             // by all looks, without calls of Stale
 	Aborted   map[model.Protocol]uint64 // sockets
@@ -78,7 +78,7 @@ type Sweeper struct {
 	suspects map[sighting]struct{} // stale sockets of the previous look
 	tired    time.Duration         // duration of the looks since the last rest
 
-	looking sync.Mutex // rangeEpochs spaces; held while a namespace is being listed or changed
+	listing sync.Mutex // rangeEpochs spaces; held while a namespace is being listed or changed
 	spaces  map[string]*space
 
 	mu    sync.Mutex // rangeEpochs stats, so that Stats never waits for a look
@@ -109,8 +109,8 @@ func NewSweeper(cfg Config) *Sweeper {
 // namespace of the same name. Any namespace works in which a process opened a sock_diag socket; see
 // Take.
 func (s *Sweeper) Add(name string, ns Namespace) error {
-	s.looking.Lock()
-	defer s.looking.Unlock()
+	s.listing.Lock()
+	defer s.listing.Unlock()
 	err := s.remove(name)
 	s.spaces[name] = &space{ns, map[model.Protocol]bool{}}
 	return err
@@ -118,8 +118,8 @@ func (s *Sweeper) Add(name string, ns Namespace) error {
 
 // Remove closes the namespace and stops covering it. It waits for a look into it to end.
 func (s *Sweeper) Remove(name string) error {
-	s.looking.Lock()
-	defer s.looking.Unlock()
+	s.listing.Lock()
+	defer s.listing.Unlock()
 	return s.remove(name)
 }
 
@@ -137,8 +137,8 @@ func (s *Sweeper) remove(name string) error {
 
 // Close closes all namespaces.
 func (s *Sweeper) Close() error {
-	s.looking.Lock()
-	defer s.looking.Unlock()
+	s.listing.Lock()
+	defer s.listing.Unlock()
 	var errs []error
 	for _, name := range slices.Collect(maps.Keys(s.spaces)) {
 		errs = append(errs, s.remove(name))
@@ -197,7 +197,7 @@ func (s *Sweeper) sweep(ctx context.Context) {
 		if look == 0 {
 			s.drain() // both looks cover everything that left until now
 		}
-		fresh := s.look(ctx)
+		fresh := s.abortStale(ctx)
 		if look > 0 && !fresh {
 			return
 		}
@@ -222,9 +222,9 @@ func (s *Sweeper) rest() time.Duration {
 	return idle * tired
 }
 
-// look aborts the sockets that are stale now and were at the previous look, and reports whether it
+// abortStale aborts the sockets that are stale now and were at the previous look, and reports whether it
 // found further stale ones.
-func (s *Sweeper) look(ctx context.Context) (fresh bool) {
+func (s *Sweeper) abortStale(ctx context.Context) (fresh bool) {
 	start := time.Now()
 	seen, err := s.list()
 	took := time.Since(start)
@@ -262,9 +262,9 @@ func (s *Sweeper) list() (seen []sighting, first error) {
 	if err := s.cfg.Records.Each(func(cookie uint64, record rows.SockOrigin) { records[cookie] = record }); err != nil {
 		return nil, err
 	}
-	s.looking.Lock()
+	s.listing.Lock()
 	spaces := slices.Sorted(maps.Keys(s.spaces))
-	s.looking.Unlock()
+	s.listing.Unlock()
 	for _, protocol := range s.cfg.Protocols {
 		if protocol != model.TCP && len(records) == 0 {
 			continue
@@ -288,8 +288,8 @@ func (s *Sweeper) list() (seen []sighting, first error) {
 }
 
 func (s *Sweeper) listIn(name string, protocol model.Protocol, f func(Socket)) error {
-	s.looking.Lock()
-	defer s.looking.Unlock()
+	s.listing.Lock()
+	defer s.listing.Unlock()
 	ns, ok := s.spaces[name]
 	if !ok {
 		return nil // removed meanwhile
@@ -324,8 +324,8 @@ func (s *Sweeper) stale(ctx context.Context, seen []sighting) ([]sighting, error
 }
 
 func (s *Sweeper) destroy(at sighting) (bool, error) {
-	s.looking.Lock()
-	defer s.looking.Unlock()
+	s.listing.Lock()
+	defer s.listing.Unlock()
 	ns, ok := s.spaces[at.space]
 	if !ok {
 		return false, nil
@@ -338,7 +338,7 @@ func (s *Sweeper) destroy(at sighting) (bool, error) {
 func (s *Sweeper) account(took time.Duration, aborted map[model.Protocol]uint64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.stats.Looks++
+	s.stats.Scans++
 	s.stats.Took += took
 	for protocol, n := range aborted {
 		s.stats.Aborted[protocol] += n

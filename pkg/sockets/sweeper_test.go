@@ -263,8 +263,8 @@ func TestSweepOnce(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if stats := s.Stats(); stats.Looks != 2 {
-			t.Errorf("%d looks", stats.Looks)
+		if stats := s.Stats(); stats.Scans != 2 {
+			t.Errorf("%d looks", stats.Scans)
 		}
 	}, model.TCP)
 }

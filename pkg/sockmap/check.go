@@ -74,7 +74,7 @@ func (s *Sockmap) check(ctx context.Context, netns uint64) error {
 	}
 	defer unix.Close(listening)
 	port := portOf(at)
-	if err := s.setOwn(map[Place]Rules{{Netns: netns}: {From: checkRule}, {Netns: netns, Port: port}: {To: checkRule}}); err != nil {
+	if err := s.setOwn(map[Endpoint]Rules{{Netns: netns}: {From: checkRule}, {Netns: netns, Port: port}: {To: checkRule}}); err != nil {
 		return err
 	}
 	// Nothing is lost if this fails: rules are written again whenever they change.
@@ -88,7 +88,7 @@ func (s *Sockmap) check(ctx context.Context, netns uint64) error {
 			return e.endAtOnce()
 		},
 	} {
-		if err := s.judge(func() (fault, err error) { return s.attempt(ctx, listening, at, end) }); err != nil {
+		if err := s.checkData(func() (fault, err error) { return s.attempt(ctx, listening, at, end) }); err != nil {
 			return err
 		}
 	}
@@ -99,10 +99,10 @@ func (s *Sockmap) check(ctx context.Context, netns uint64) error {
 // none. A call that may not wait for memory gets EAGAIN.
 func scarce() []error { return []error{unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN} }
 
-// judge calls attempt, which returns what went wrong with its data, or else why it could not be
+// checkData calls attempt, which returns what went wrong with its data, or else why it could not be
 // made, and returns the error of the check. Data that does not come in time counts as lost only if
 // that happens again at once, because the whole machine may have stood still.
-func (s *Sockmap) judge(attempt func() (fault, err error)) error {
+func (s *Sockmap) checkData(attempt func() (fault, err error)) error {
 	var first error
 	for {
 		fault, err := attempt()

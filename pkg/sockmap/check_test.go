@@ -82,7 +82,7 @@ func TestRunChecks(t *testing.T) {
 }
 
 // Only data that differs or is missing for good makes everything use TCP.
-func TestJudge(t *testing.T) {
+func TestCheckData(t *testing.T) {
 	late, full := errors.New("99 of 100 bytes came: timed out"), fmt.Errorf("send: %w", unix.ENOMEM)
 	ended := fmt.Errorf("read after 3 bytes: %w", errEnded)
 	unmade := errors.New("it does not bypass TCP")
@@ -109,7 +109,7 @@ func TestJudge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			left := c.faults
 			s := &Sockmap{cfg: Config{Log: slog.New(slog.DiscardHandler)}}
-			err := s.judge(func() (fault, err error) {
+			err := s.checkData(func() (fault, err error) {
 				if len(left) == 0 {
 					t.Fatal("another attempt")
 				}
@@ -142,7 +142,7 @@ func TestAttemptClosesOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.setOwn(map[Place]Rules{{Netns: netns}: {From: checkRule, To: checkRule}}); err != nil {
+	if err := s.setOwn(map[Endpoint]Rules{{Netns: netns}: {From: checkRule, To: checkRule}}); err != nil {
 		t.Fatal(err)
 	}
 	number := -1
@@ -208,7 +208,7 @@ func TestClosed(t *testing.T) {
 	_, tallies := s.Tallies()
 	for what, err := range map[string]error{
 		"Pairs": pairs, "State": state, "Tallies": tallies, "Check": s.Check(context.Background(), 1), "Switch": s.Switch(true),
-		"SetRules": s.SetRules(map[Place]Rules{{Netns: 1}: {From: 1}}),
+		"SetRules": s.SetRules(map[Endpoint]Rules{{Netns: 1}: {From: 1}}),
 	} {
 		if err == nil {
 			t.Errorf("%s is not refused", what)
@@ -317,7 +317,7 @@ func running(bpffs, how string) (s *Sockmap, stop func() error, err error) {
 		cancel()
 		return errors.Join(<-ended, s.Close())
 	}
-	if err := errors.Join(s.SetRules(map[Place]Rules{{Netns: 1}: {From: 1, To: 1}}), s.Switch(true)); err != nil {
+	if err := errors.Join(s.SetRules(map[Endpoint]Rules{{Netns: 1}: {From: 1, To: 1}}), s.Switch(true)); err != nil {
 		return nil, nil, errors.Join(err, stop())
 	}
 	return s, stop, nil

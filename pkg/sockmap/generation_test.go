@@ -231,7 +231,7 @@ func TestCrowd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.SetRules(map[Place]Rules{{Netns: cookie}: {From: 1}, {Netns: cookie, Port: portOf(atOwn)}: {To: 1}}); err != nil {
+	if err := s.SetRules(map[Endpoint]Rules{{Netns: cookie}: {From: 1}, {Netns: cookie, Port: portOf(atOwn)}: {To: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Switch(true); err != nil {
@@ -396,7 +396,7 @@ func newExchange(t *testing.T, tamper func(*ebpf.CollectionSpec)) *exchange {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(s.SetRules(map[Place]Rules{{Netns: cookie}: {From: 1}, {Netns: cookie, Port: portOf(x.at)}: {To: 1}}), s.Switch(true)); err != nil {
+	if err := errors.Join(s.SetRules(map[Endpoint]Rules{{Netns: cookie}: {From: 1}, {Netns: cookie, Port: portOf(x.at)}: {To: 1}}), s.Switch(true)); err != nil {
 		t.Fatal(err)
 	}
 	return x

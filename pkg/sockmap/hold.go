@@ -33,7 +33,7 @@ func Hold(bpffs string) (found bool, err error) {
 	if _, err := os.Stat(Dir(bpffs)); errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	return true, errors.Join(makeHeld(bpffs), tellHeld(bpffs, 1))
+	return true, errors.Join(makeHeld(bpffs), writeHold(bpffs, 1))
 }
 
 func makeHeld(bpffs string) error {
@@ -50,7 +50,7 @@ func Release(bpffs string) (found bool, err error) {
 	if _, err := os.Stat(Dir(bpffs)); errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	return true, errors.Join(tellHeld(bpffs, 0), removeHeld(bpffs), tellHeld(bpffs, 0))
+	return true, errors.Join(writeHold(bpffs, 0), removeHeld(bpffs), writeHold(bpffs, 0))
 }
 
 func removeHeld(bpffs string) error {
@@ -60,8 +60,8 @@ func removeHeld(bpffs string) error {
 	return nil
 }
 
-// tellHeld tells all versions of the programs whether an operator makes everything use TCP.
-func tellHeld(bpffs string, value uint32) error {
+// writeHold tells all versions of the programs whether an operator makes everything use TCP.
+func writeHold(bpffs string, value uint32) error {
 	var errs []error
 	told := map[string]bool{}
 	for again := true; again; { // an agent that starts meanwhile may bring programs of its own

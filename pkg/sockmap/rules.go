@@ -14,9 +14,9 @@ import (
 // MaxRules is how many rules a node can have: each is a bit, and one is reserved for the agent.
 const MaxRules = 63
 
-// Place is one end of a connection: a network namespace, by its cookie, and for a server also its
+// Endpoint is one end of a connection: a network namespace, by its cookie, and for a server also its
 // port; 0 for any.
-type Place struct {
+type Endpoint struct {
 	Netns uint64
 	Port  uint16
 }
@@ -31,7 +31,7 @@ type Rules struct {
 
 // SetRules sets which places may take part. Connections that no rule admits any more go back to
 // TCP.
-func (s *Sockmap) SetRules(want map[Place]Rules) error {
+func (s *Sockmap) SetRules(want map[Endpoint]Rules) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rules = want
@@ -39,7 +39,7 @@ func (s *Sockmap) SetRules(want map[Place]Rules) error {
 }
 
 // setOwn sets the rules for the agent's own connections, in addition.
-func (s *Sockmap) setOwn(own map[Place]Rules) error {
+func (s *Sockmap) setOwn(own map[Endpoint]Rules) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.own = own
@@ -70,7 +70,7 @@ func (s *Sockmap) putRules() error {
 	}
 	want := maps.Clone(s.rules)
 	if want == nil {
-		want = map[Place]Rules{}
+		want = map[Endpoint]Rules{}
 	}
 	for place, rules := range s.own {
 		also := want[place]
@@ -111,7 +111,7 @@ func (s *Sockmap) putRules() error {
 }
 
 // setRules changes one row from was to is.
-func (g *generation) setRules(place Place, was, is Rules) error {
+func (g *generation) setRules(place Endpoint, was, is Rules) error {
 	is = rulesOf(rowOf(is)) // with the name truncated to the row's size
 	if was == is {
 		return nil
@@ -124,13 +124,13 @@ func (g *generation) setRules(place Place, was, is Rules) error {
 }
 
 // rules returns the rules in the map.
-func (g *generation) rules() (map[Place]Rules, error) {
-	have := map[Place]Rules{}
+func (g *generation) rules() (map[Endpoint]Rules, error) {
+	have := map[Endpoint]Rules{}
 	var key bpf.SockmapShortKey
 	var row bpf.SockmapShortRules
 	each := g.maps[rulesMap].Iterate()
 	for each.Next(&key, &row) {
-		have[Place{key.Netns, uint16(key.Port)}] = rulesOf(row)
+		have[Endpoint{key.Netns, uint16(key.Port)}] = rulesOf(row)
 	}
 	if err := each.Err(); err != nil {
 		return nil, fmt.Errorf("read rules: %w", err)

@@ -117,7 +117,7 @@ func newSelecting(pods []*model.Pod, namespaces []*model.Namespace, extra model.
 
 // admit gives a policy a bit, if it selects anything on this node at both ends.
 func (s *selecting) admit(policy *model.Acceleration) {
-	from, to := s.told(policy.Namespace, policy.From), s.told(policy.Namespace, policy.To)
+	from, to := s.selectedBy(policy.Namespace, policy.From), s.selectedBy(policy.Namespace, policy.To)
 	if len(from) == 0 || len(to) == 0 {
 		return
 	}
@@ -178,8 +178,8 @@ func (p *Part) accept(ports []uint16, bit uint64) {
 	}
 }
 
-// told returns what any of the peers selects, each once.
-func (s *selecting) told(namespace string, peers []model.Peer) (list []*Part) {
+// selectedBy returns what any of the peers selects, each once.
+func (s *selecting) selectedBy(namespace string, peers []model.Peer) (list []*Part) {
 	if slices.ContainsFunc(peers, func(p model.Peer) bool { return p.Node }) {
 		list = append(list, &s.node)
 	}

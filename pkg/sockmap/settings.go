@@ -28,7 +28,7 @@ type Limits struct {
 	Stream   uint32 // after this many, the sockets leave the map
 	// Looks says that readers by edge-triggered epoll are known to look again until nothing is left.
 	// They then need not show it.
-	Looks bool
+	DrainingReaders bool
 	// Show is how long each side may send nothing by TCP. Without it, netfilter and the agent would
 	// take the connection for idle.
 	Show time.Duration
@@ -85,7 +85,7 @@ func (l Limits) settings() bpf.SockmapSettings {
 	if l.Blocking {
 		s.Blocking = 1
 	}
-	if l.Looks {
+	if l.DrainingReaders {
 		s.Looks = 1
 	}
 	return s

@@ -60,9 +60,9 @@ type Sockmap struct {
 	now    *generation
 	former []*generation
 	on     bool
-	rules  map[Place]Rules // set by SetRules
-	own    map[Place]Rules // of a check
-	look   chan struct{}   // wakes Run if sockets may have to leave
+	rules  map[Endpoint]Rules // set by SetRules
+	own    map[Endpoint]Rules // of a check
+	wake   chan struct{}      // wakes Run if sockets may have to leave
 
 	checked Checked
 }
@@ -73,7 +73,7 @@ func Open(cfg Config) (s *Sockmap, err error) {
 	if err := cfg.Limits.check(); err != nil {
 		return nil, err
 	}
-	s = &Sockmap{cfg: cfg, look: make(chan struct{}, 1)}
+	s = &Sockmap{cfg: cfg, wake: make(chan struct{}, 1)}
 	root := Dir(cfg.BPFFS)
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return nil, fmt.Errorf("create pin directory: %w", err)
@@ -128,18 +128,18 @@ func (s *Sockmap) take(dir, name string, spec *ebpf.CollectionSpec) error {
 		if g.isBlind() {
 			err = g.seeLate(spec)
 		}
-		return errors.Join(err, g.keepHeld(s.cfg.BPFFS))
+		return errors.Join(err, g.restoreHold(s.cfg.BPFFS))
 	}
 	s.former = append(s.former, g)
-	if err := errors.Join(g.keepHeld(s.cfg.BPFFS), g.retire()); err != nil {
+	if err := errors.Join(g.restoreHold(s.cfg.BPFFS), g.retire()); err != nil {
 		return fmt.Errorf("retire %s: %w", dir, err)
 	}
 	return nil
 }
 
-// keepHeld makes the directory of a Hold by a version that told only the programs. It looks for the
+// restoreHold makes the directory of a Hold by a version that told only the programs. It looks for the
 // directory first, which Release removes after it has told the programs.
-func (g *generation) keepHeld(bpffs string) error {
+func (g *generation) restoreHold(bpffs string) error {
 	held, err := isHeld(bpffs)
 	if err != nil || held {
 		return err
@@ -177,7 +177,7 @@ func (s *Sockmap) adoptHeld() error {
 // Run keeps at it until none is left, or nil if there are none. With an error it has done so for all
 // versions of the programs that it could; one that cannot be opened is switched off at least.
 func Retire(bpffs string, log *slog.Logger) (*Sockmap, error) {
-	s := &Sockmap{cfg: Config{BPFFS: bpffs, Log: log}, look: make(chan struct{}, 1)}
+	s := &Sockmap{cfg: Config{BPFFS: bpffs, Log: log}, wake: make(chan struct{}, 1)}
 	dirs, err := generations(Dir(bpffs), true)
 	errs := []error{err}
 	for _, dir := range dirs {
@@ -278,7 +278,7 @@ func (s *Sockmap) Switch(on bool) error {
 // note makes Run sweep soon.
 func (s *Sockmap) note() {
 	select {
-	case s.look <- struct{}{}:
+	case s.wake <- struct{}{}:
 	default:
 	}
 }
@@ -314,7 +314,7 @@ func (s *Sockmap) Run(ctx context.Context) error {
 		case <-again:
 			again = nil
 			s.logged("cannot admit sockets", s.admit())
-		case <-s.look:
+		case <-s.wake:
 			sweeps.soon()
 		case <-sweeps.timer.C:
 			began := time.Now()

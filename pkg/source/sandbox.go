@@ -66,16 +66,16 @@ func Meshes() []string {
 // meshOf returns the service mesh of a pod, or "" if it has none.
 func meshOf(pod *corev1.Pod) string {
 	for _, m := range meshes() {
-		if m.annotation != "" && pod.Annotations[m.annotation] == m.value || m.container != "" && beside(&pod.Spec, m.container) {
+		if m.annotation != "" && pod.Annotations[m.annotation] == m.value || m.container != "" && runsAlongside(&pod.Spec, m.container) {
 			return m.name
 		}
 	}
 	return ""
 }
 
-// beside reports whether the pod has a container of that name that runs as long as the pod does,
+// runsAlongside reports whether the pod has a container of that name that runs as long as the pod does,
 // next to another container.
-func beside(spec *corev1.PodSpec, name string) bool {
+func runsAlongside(spec *corev1.PodSpec, name string) bool {
 	named := func(c corev1.Container) bool { return c.Name == name }
 	if slices.ContainsFunc(spec.Containers, named) {
 		return len(spec.Containers) > 1

@@ -89,7 +89,7 @@ func newMember(t *testing.T, h hook, name, addr4, addr6 string) *member {
 // writeAll has the agent write what it has heard of.
 func (m *member) writeAll(t *testing.T) {
 	t.Helper()
-	if err := m.reconciler.Settle(); err != nil {
+	if err := m.reconciler.Drain(); err != nil {
 		t.Fatal(err)
 	}
 }

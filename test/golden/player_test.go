@@ -68,7 +68,7 @@ func play(t *testing.T, s *story, b *backing) *player {
 func (p *player) to(s *step) string {
 	p.t.Helper()
 	status := p.load(s)
-	if err := p.reconciler.Settle(); err != nil {
+	if err := p.reconciler.Drain(); err != nil {
 		p.t.Fatalf("step %s: %v", s.name, err)
 	}
 	tables := p.backing.tables

@@ -163,7 +163,7 @@ func TestStaleIsGoneForGood(t *testing.T) {
 				return
 			}
 			w.left()
-			if s := k.sweeper.Stats(); s.Looks < 2 || s.Aborted[model.UDP] != 0 {
+			if s := k.sweeper.Stats(); s.Scans < 2 || s.Aborted[model.UDP] != 0 {
 				t.Errorf("%+v", s)
 			}
 		})
@@ -228,7 +228,7 @@ func TestStaleSparesOthers(t *testing.T) {
 	for _, s := range all {
 		k.waitSlots(s, 1)
 	}
-	k.until(func() bool { return k.sweeper.Stats().Looks == 2 }, "the sweeper does not look at the start") // the sweeper rests after a look
+	k.until(func() bool { return k.sweeper.Stats().Scans == 2 }, "the sweeper does not look at the start") // the sweeper rests after a look
 	servers := &pod{t: t, process: rig.NewChild(t, k.cgroup, k.host, "pod")}
 	servers.listen(back4[0])
 	p := newProgram(t, k.cgroup, k.host)
@@ -260,7 +260,7 @@ func TestStaleSparesOthers(t *testing.T) {
 	}
 	k.until(func() bool { return k.sweeper.Stats().Aborted[model.UDP] > 0 }, "the look that woke it did not end")
 	s := k.sweeper.Stats()
-	t.Logf("%d looks took %v together", s.Looks, s.Took)
+	t.Logf("%d looks took %v together", s.Scans, s.Took)
 	if s.Aborted[model.UDP] != 1 || s.Aborted[model.TCP] != 0 || s.LastError != "" {
 		t.Errorf("%+v", s)
 	}

@@ -35,7 +35,7 @@ const (
 
 // newQueues returns the keeper that keeps pods to their rates at eth0, if the kernel has fq, and at
 // the pair.
-func newQueues(pair int) (*queues.Keeper, error) {
+func newQueues(pair int) (*queues.Controller, error) {
 	link, err := netlink.LinkByName("eth0")
 	if err != nil {
 		return nil, err

@@ -25,7 +25,7 @@ const (
 )
 
 // newBig returns the keeper that makes TCP packets larger, with eth0 as the device to the outside.
-func newBig(dir string, byStack bool) (*bigtcp.Keeper, error) {
+func newBig(dir string, byStack bool) (*bigtcp.Controller, error) {
 	link, err := netlink.LinkByName("eth0")
 	if err != nil {
 		return nil, err

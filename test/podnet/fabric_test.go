@@ -43,9 +43,9 @@ func lead(args []string) int {
 		}
 		ways, err := fabric.New(fabric.Config{
 			Mode: args[0], Store: store, MTU: podnet.DefaultMTU, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-			CIDRs:   func() ([]netip.Prefix, error) { return store.Self().PodCIDRs, nil },
-			Guard:   func() error { return nil },
-			Settled: func(map[netip.Prefix]string) error { return nil },
+			CIDRs:    func() ([]netip.Prefix, error) { return store.Self().PodCIDRs, nil },
+			Guard:    func() error { return nil },
+			Accepted: func(map[netip.Prefix]string) error { return nil },
 		})
 		if err != nil {
 			return err

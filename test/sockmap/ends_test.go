@@ -86,7 +86,7 @@ func (w *twoPods) isForgotten() bool {
 // until the connection ends.
 func TestAlone(t *testing.T) {
 	w := newTwoPods(t, sockmap.DefaultLimits())
-	w.Must(w.SetRules(map[sockmap.Place]sockmap.Rules{{Netns: w.Cookie(w.pods[0])}: {From: 1}}))
+	w.Must(w.SetRules(map[sockmap.Endpoint]sockmap.Rules{{Netns: w.Cookie(w.pods[0])}: {From: 1}}))
 	c := w.dial(server4)
 	for range 40 { // long enough for the row to be examined again
 		c.ask(5, 100)

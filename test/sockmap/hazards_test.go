@@ -245,16 +245,16 @@ func TestRules(t *testing.T) {
 	client, server := w.Cookie(w.pods[0]), w.Cookie(w.pods[1])
 	for _, c := range []struct {
 		name  string
-		rules map[sockmap.Place]sockmap.Rules
+		rules map[sockmap.Endpoint]sockmap.Rules
 		want  bool
 	}{
 		{"nobody", nil, false},
-		{"one rule has both", map[sockmap.Place]sockmap.Rules{{Netns: client}: {From: 2}, {Netns: server}: {To: 6}}, true},
-		{"two rules have one each", map[sockmap.Place]sockmap.Rules{{Netns: client}: {From: 1}, {Netns: server}: {To: 2}}, false},
-		{"the other way", map[sockmap.Place]sockmap.Rules{{Netns: client}: {To: 1}, {Netns: server}: {From: 1}}, false},
-		{"the client alone", map[sockmap.Place]sockmap.Rules{{Netns: client}: {From: 1, To: 1}}, false},
-		{"the server alone", map[sockmap.Place]sockmap.Rules{{Netns: server}: {From: 1, To: 1}}, false},
-		{"another port", map[sockmap.Place]sockmap.Rules{{Netns: client}: {From: 1}, {Netns: server, Port: 1}: {To: 1}}, false},
+		{"one rule has both", map[sockmap.Endpoint]sockmap.Rules{{Netns: client}: {From: 2}, {Netns: server}: {To: 6}}, true},
+		{"two rules have one each", map[sockmap.Endpoint]sockmap.Rules{{Netns: client}: {From: 1}, {Netns: server}: {To: 2}}, false},
+		{"the other way", map[sockmap.Endpoint]sockmap.Rules{{Netns: client}: {To: 1}, {Netns: server}: {From: 1}}, false},
+		{"the client alone", map[sockmap.Endpoint]sockmap.Rules{{Netns: client}: {From: 1, To: 1}}, false},
+		{"the server alone", map[sockmap.Endpoint]sockmap.Rules{{Netns: server}: {From: 1, To: 1}}, false},
+		{"another port", map[sockmap.Endpoint]sockmap.Rules{{Netns: client}: {From: 1}, {Netns: server, Port: 1}: {To: 1}}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w.T = t
@@ -460,7 +460,7 @@ func TestRemove(t *testing.T) {
 func TestRulesTaken(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
 	c.ok("hoard %d", 100<<10)
-	w.Must(w.SetRules(map[sockmap.Place]sockmap.Rules{{Netns: w.Cookie(w.pods[0])}: {From: 1}, {Netns: w.Cookie(w.pods[1])}: {To: 2}}))
+	w.Must(w.SetRules(map[sockmap.Endpoint]sockmap.Rules{{Netns: w.Cookie(w.pods[0])}: {From: 1}, {Netns: w.Cookie(w.pods[1])}: {To: 2}}))
 	w.Until("the connection to be excluded", func() bool { return w.only().Exclusion == "rules" })
 	time.Sleep(300 * time.Millisecond) // time for the agent to look at it several times
 	if p := w.only(); p.Inside == 0 {
@@ -471,7 +471,7 @@ func TestRulesTaken(t *testing.T) {
 
 	// It bypasses TCP again once any rule allows both ends.
 	before := w.only().Redirected
-	w.Must(w.SetRules(map[sockmap.Place]sockmap.Rules{{Netns: w.Cookie(w.pods[0])}: {From: 4}, {Netns: w.Cookie(w.pods[1])}: {To: 4}}))
+	w.Must(w.SetRules(map[sockmap.Endpoint]sockmap.Rules{{Netns: w.Cookie(w.pods[0])}: {From: 4}, {Netns: w.Cookie(w.pods[1])}: {To: 4}}))
 	w.Until("it to go past TCP again", func() bool { c.ask(10, 100); return w.only().State == "short" && w.only().Redirected != before })
 	if p := w.only(); p.Exclusion != "" {
 		t.Errorf("it is still said to be excluded: %+v", p)

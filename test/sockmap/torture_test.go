@@ -40,7 +40,7 @@ func TestTorture(t *testing.T) {
 			limits := sockmap.DefaultLimits()
 			// Almost all sockets are in the edge-triggered epoll of Go's runtime too, and who reads by blocking calls
 			// does not look again. So nobody has to where such readers take part.
-			limits.Blocking, limits.Looks = blocking, blocking
+			limits.Blocking, limits.DrainingReaders = blocking, blocking
 			w := newTwoPodsAsIs(t, limits)
 			p := rig.NewChild(t, nil, nil, "torture", w.pods[0].Path(), w.pods[1].Path(), tortureFor.String(),
 				strconv.FormatUint(*tortureSeed, 10), strconv.FormatBool(!blocking))

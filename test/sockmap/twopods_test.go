@@ -31,7 +31,7 @@ const (
 // read so, and the ends of the tests' connections read just what they expect, which does not show it.
 func newTwoPods(t *testing.T, limits sockmap.Limits) *twoPods {
 	t.Helper()
-	limits.Looks = true
+	limits.DrainingReaders = true
 	return newTwoPodsAsIs(t, limits)
 }
 

@@ -64,7 +64,7 @@ func start(t *testing.T) *node {
 
 func (n *node) waitApplied() {
 	n.t.Helper()
-	if err := n.reconciler.Settle(); err != nil {
+	if err := n.reconciler.Drain(); err != nil {
 		n.t.Fatal(err)
 	}
 }

@@ -70,7 +70,7 @@ func New(cfg *Config) (*Accelerator, error) {
 // acceleration is what runs while connections may bypass TCP.
 type acceleration struct {
 	*sockmap.Sockmap
-	rules       *sockmap.Keeper
+	rules       *sockmap.RuleController
 	differences []string // from TCP, on this kernel
 }
 
@@ -107,7 +107,7 @@ func (a *Accelerator) accelerate(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	rules := sockmap.NewKeeper(sockmap.KeeperConfig{
+	rules := sockmap.NewRuleController(sockmap.RuleConfig{
 		Sockmap: s, Store: a.Store, Selector: a.selector, Host: a.Host, Limited: a.Limited, Namespaces: a.namespaces(), Log: a.Log,
 		Complain: func(c sockmap.Complaint) {
 			a.Report(model.Key{Kind: model.KindAcceleration, Name: c.Policy.Name}, c.Policy.UID, c.Problem)

@@ -18,7 +18,7 @@ func (a *Accelerator) Ready() error {
 		return errors.New(unfit)
 	case at == nil:
 		return errors.New("nothing is attached yet")
-	case !at.rules.Status().Told:
+	case !at.rules.Status().Applied:
 		return errors.New("the programs have not been told yet which pods may bypass TCP")
 	}
 	return nil

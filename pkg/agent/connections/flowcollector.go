@@ -51,7 +51,7 @@ func (c *FlowCollector) open(cfg *Config) error {
 	ports, shared := cfg.Path.SnatPorts()
 	stack := &netfilterFlows{}
 	c.running = conntrack.NewCollector(conntrack.Config{
-		Flows: table.now, Clock: conntrack.Clock(tick), Timeouts: timeouts, Stale: cfg.Stale, Kept: stack.ask, Grow: table.grow, Most: most, Log: cfg.Log,
+		Flows: table.now, Clock: conntrack.Clock(tick), Timeouts: timeouts, Stale: cfg.Stale, StackEntry: stack.ask, Grow: table.grow, Most: most, Log: cfg.Log,
 		Ports: conntrack.Ports{First: ports.First, Last: ports.Last, Shared: shared},
 	})
 	c.close = func() error {
@@ -109,7 +109,7 @@ func (c *FlowCollector) SnatUses(refused bool) (uses []observe.SnatUse) {
 		return nil
 	}
 	if refused {
-		c.running.Look()
+		c.running.Wake()
 	}
 	for i, use := range stats.Ports {
 		of := observe.SnatUse{User: conntrack.PortUserNames[i], Used: use.Used, Limit: use.Of, Destination: use.Destination, Pod: use.Pod}

@@ -44,12 +44,12 @@ type Config struct {
 // pods use.
 type Network struct {
 	Config
-	pods       *podnet.Network    // nil with --pod-network=off
-	plugin     *cni.Server        // nil with --pod-network=off
-	fabric     *fabric.Fabric     // nil unless --pod-network=main
-	masquerade *masquerade.Keeper // nil without --masquerade-config
-	queues     *queues.Keeper     // nil with --bandwidth=false
-	big        *bigtcp.Keeper     // nil with --big-tcp=false
+	pods       *podnet.Network      // nil with --pod-network=off
+	plugin     *cni.Server          // nil with --pod-network=off
+	fabric     *fabric.Fabric       // nil unless --pod-network=main
+	masquerade *masquerade.RuleFile // nil without --masquerade-config
+	queues     *queues.Controller   // nil with --bandwidth=false
+	big        *bigtcp.Controller   // nil with --big-tcp=false
 }
 
 // New returns a pod network that serves nobody until it runs.
@@ -104,10 +104,10 @@ func (n *Network) prepareMain() (err error) {
 		return nil
 	}
 	if n.Options.MasqueradeConfig != "" {
-		n.masquerade = masquerade.NewKeeper(n.Options.MasqueradeConfig, n.Options.StateDir, n.Log)
+		n.masquerade = masquerade.NewRuleFile(n.Options.MasqueradeConfig, n.Options.StateDir, n.Log)
 	}
 	n.fabric, err = fabric.New(fabric.Config{
-		Mode: n.Options.Routing, Store: n.Store, CIDRs: n.podCIDRs, MTU: podnet.DefaultMTU, Guard: n.guardTunnel, Settled: n.Nodes.Settle, Log: n.Log,
+		Mode: n.Options.Routing, Store: n.Store, CIDRs: n.podCIDRs, MTU: podnet.DefaultMTU, Guard: n.guardTunnel, Accepted: n.Nodes.WriteClaims, Log: n.Log,
 	})
 	if err != nil {
 		return fmt.Errorf("start routing to pods on other nodes: %w", err)

@@ -27,7 +27,7 @@ func (s *Source) resolve(now time.Time) {
 	errs := map[*file]*FileError{}
 	for _, f := range files {
 		switch {
-		case f.restless: // reported only after the file has been restless for settleMax
+		case f.restless: // reported only after the file has been restless for minAgeMax
 			errs[f] = &FileError{File: f.name, Message: "read file: it keeps changing: write a new file and rename it over this one"}
 		case f.bad != nil:
 			errs[f] = f.bad

@@ -83,7 +83,7 @@ func TestYoungFilesHoldUpDelivery(t *testing.T) {
 	r.write("a.yaml", service("a", "10.0.0.1"))
 	r.write("b.yaml", service("b", "10.0.0.2"))
 	r.scan()
-	r.source.settle = time.Hour
+	r.source.minAge = time.Hour
 	old := time.Now().Add(-2 * time.Hour)
 	r.write("a.yaml", service("a", "10.0.0.3"))
 	r.must(os.Chtimes(r.path("a.yaml"), old, old))
@@ -100,7 +100,7 @@ func TestYoungFilesHoldUpDelivery(t *testing.T) {
 // TestARestlessFileDoesNotHoldUpTheOthersForEver lets time pass by moving the start of the wait.
 func TestARestlessFileDoesNotHoldUpTheOthersForEver(t *testing.T) {
 	r := newRig(t, t.TempDir())
-	r.source.settle = time.Hour
+	r.source.minAge = time.Hour
 	old := time.Now().Add(-2 * time.Hour)
 	r.write("a.yaml", service("a", "10.0.0.1"))
 	r.must(os.Chtimes(r.path("a.yaml"), old, old))
@@ -109,7 +109,7 @@ func TestARestlessFileDoesNotHoldUpTheOthersForEver(t *testing.T) {
 		t.Fatal("the scan does not wait for the young file")
 	}
 	r.want("", "")
-	r.source.unsettled = time.Now().Add(-settleMax)
+	r.source.youngSince = time.Now().Add(-minAgeMax)
 	if r.source.scan(true) == 0 {
 		t.Error("the scan forgets the young file")
 	}
@@ -133,7 +133,7 @@ func TestAFileThatIsAwayForAMoment(t *testing.T) {
 	r := newRig(t, t.TempDir())
 	r.write("a.yaml", service("a", "10.0.0.1"))
 	r.scan()
-	r.source.settle = time.Hour
+	r.source.minAge = time.Hour
 	r.must(os.Rename(r.path("a.yaml"), r.path("a.yaml~")))
 	if wait := r.source.scan(true); wait <= 0 {
 		t.Error("the scan does not wait for the file to come back")

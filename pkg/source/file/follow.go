@@ -28,12 +28,12 @@ func Follow(ctx context.Context, path string, log *slog.Logger, take func(data [
 		before := generation(path)
 		data, info, err := read(path)
 		changing := generation(path) != before || errors.Is(err, fs.ErrNotExist) ||
-			err == nil && (int64(len(data)) != info.Size() || time.Since(info.ModTime()) < settleTime)
+			err == nil && (int64(len(data)) != info.Size() || time.Since(info.ModTime()) < minAge)
 		if changing && restless.IsZero() {
 			restless = time.Now()
 		}
-		if changing && time.Since(restless) < settleMax/10 {
-			if !sleep(ctx, settleTime) {
+		if changing && time.Since(restless) < minAgeMax/10 {
+			if !sleep(ctx, minAge) {
 				return nil
 			}
 			continue

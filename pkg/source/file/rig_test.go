@@ -28,7 +28,7 @@ func newRig(t *testing.T, dir string) *rig {
 	store := model.NewStore("n1")
 	r := &rig{T: t, dir: dir, store: store, scans: make(chan struct{}, 1)}
 	r.source = New(dir, store, slog.New(slog.NewTextHandler(t.Output(), nil)))
-	r.source.settle = 0
+	r.source.minAge = 0
 	r.source.scanned = func() {
 		select {
 		case r.scans <- struct{}{}:
@@ -118,7 +118,7 @@ func (r *rig) want(services, errors string) {
 
 // start runs the Source until the test ends.
 func (r *rig) start() {
-	r.source.settle = settleTime
+	r.source.minAge = minAge
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- r.source.Run(ctx) }()

@@ -30,11 +30,11 @@ func (s *Source) scan(full bool) time.Duration {
 	now := time.Now()
 	switch {
 	case wait == 0:
-		s.unsettled = time.Time{}
-	case s.unsettled.IsZero():
-		s.unsettled = now
+		s.youngSince = time.Time{}
+	case s.youngSince.IsZero():
+		s.youngSince = now
 		return wait
-	case now.Sub(s.unsettled) < settleMax:
+	case now.Sub(s.youngSince) < minAgeMax:
 		return wait
 	default:
 		wait = max(wait, restlessTime)
@@ -55,7 +55,7 @@ func (s *Source) load(dir string, names []string, full bool) (wait time.Duration
 			s.files[name] = f
 		}
 		f.missing, f.gone = time.Time{}, false
-		young := f.load(dir, full, s.settle, s.store.Self().Name)
+		young := f.load(dir, full, s.minAge, s.store.Self().Name)
 		if restless := young > 0; restless != f.restless {
 			f.restless, f.dirty = restless, true
 		}
@@ -63,7 +63,7 @@ func (s *Source) load(dir string, names []string, full bool) (wait time.Duration
 	}
 	for name, f := range s.files {
 		if !slices.Contains(names, name) {
-			wait = max(wait, f.miss(s.settle))
+			wait = max(wait, f.miss(s.minAge))
 			f.dirty = f.dirty || f.gone
 		}
 		changed = changed || f.dirty

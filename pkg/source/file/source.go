@@ -41,8 +41,8 @@ import (
 )
 
 const (
-	settleTime = 10 * time.Millisecond // how long a file must be unchanged before it is read
-	settleMax  = time.Second           // how long a restless file may delay the others
+	minAge    = 10 * time.Millisecond // how long a file must be unchanged before it is read
+	minAgeMax = time.Second           // how long a restless file may delay the others
 	// restlessTime is how often the files are scanned if one is still restless after that.
 	restlessTime = 100 * time.Millisecond
 	rescanTime   = time.Minute // a full rescan finds changes without an event
@@ -56,7 +56,7 @@ type Source struct {
 	log   *slog.Logger
 
 	// Changed by tests.
-	settle, rescan, poll time.Duration
+	minAge, rescan, poll time.Duration
 	scanned              func() // called after each scan
 	notify               func(buffer uint) (*fsnotify.Watcher, error)
 
@@ -64,7 +64,7 @@ type Source struct {
 	files        map[string]*file
 	pathErr      *FileError
 	synced       bool      // all files have been valid at the same time
-	unsettled    time.Time // since when delivery has been delayed
+	youngSince   time.Time // since when delivery has been delayed
 	lastReload   time.Time
 	lastReported map[string]string
 
@@ -82,7 +82,7 @@ func New(path string, store *model.Store, log *slog.Logger) *Source {
 		path:         path,
 		store:        store,
 		log:          log,
-		settle:       settleTime,
+		minAge:       minAge,
 		rescan:       rescanTime,
 		poll:         pollTime,
 		scanned:      func() {},

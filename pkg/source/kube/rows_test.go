@@ -74,7 +74,7 @@ func testToRows(w *apiNamespace) {
 	w.createService("empty", func(s *corev1.Service) { s.Spec.ClusterIP = "10.96.0.11" })
 	w.follow()
 	r, tables := w.reconciler()
-	w.must(r.Settle())
+	w.must(r.Drain())
 	w.expectRows(tables, `
 ns/empty/tcp4 random
   frontend 10.96.0.11:80 ClusterIP
@@ -100,7 +100,7 @@ ns/web/tcp6 random
 		service, _ := w.store.Service(w.name("web"))
 		return len(service.ClusterIPs) == 1 && service.Ports[0].NodePort == 0 && w.hasSlices("empty", "empty-1")
 	})
-	w.must(r.Settle())
+	w.must(r.Drain())
 	w.expectRows(tables, `
 ns/empty/tcp4 random
   frontend 10.96.0.11:80 ClusterIP
@@ -135,7 +135,7 @@ func testConflictEvent(w *apiNamespace) {
 	loser := w.createService("second", external)
 	w.follow()
 	r, _ := w.reconciler()
-	w.must(r.Settle())
+	w.must(r.Drain())
 	var events []corev1.Event
 	w.await("the event", func() bool {
 		events = w.ourEvents()

@@ -47,7 +47,7 @@ func startChanges(services int) (*changes, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.reconciler.Settle(); err != nil {
+	if err := r.reconciler.Drain(); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
 	ctx, stop := context.WithCancel(context.Background())

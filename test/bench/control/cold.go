@@ -39,7 +39,7 @@ func (c coldStart) variant() round.Variant {
 		}
 		defer func() { err = errors.Join(err, r.close()) }()
 		start = time.Now()
-		if err := r.reconciler.Settle(); err != nil {
+		if err := r.reconciler.Drain(); err != nil {
 			return round.Sample{}, err
 		}
 		took += time.Since(start)
@@ -60,7 +60,7 @@ func measureCold(ctx context.Context, report *result.Report, starts []coldStart)
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	if err := r.reconciler.Settle(); err != nil {
+	if err := r.reconciler.Drain(); err != nil {
 		return err
 	}
 	raw := rawUpdates(r.tables, 100*changesARun)

@@ -20,7 +20,7 @@ func heap(services int) (result.Row, error) {
 		return result.Row{}, err
 	}
 	defer r.close()
-	if err := r.reconciler.Settle(); err != nil {
+	if err := r.reconciler.Drain(); err != nil {
 		return result.Row{}, err
 	}
 	f.services, f.slices = nil, nil

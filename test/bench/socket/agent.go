@@ -76,7 +76,7 @@ func fill(t *maps.Tables, store *model.Store, log *slog.Logger) error {
 		},
 	})
 	if err == nil {
-		err = r.Settle()
+		err = r.Drain()
 	}
 	return errors.Join(err, barrier.Close())
 }

@@ -62,10 +62,10 @@ func testRefusals(t *testing.T, binaries string) {
 	}()
 	s.patience = 500 * time.Millisecond
 	all, few := s.all, job{64, 200}
-	nobody := map[sockmap.Place]sockmap.Rules{}
+	nobody := map[sockmap.Endpoint]sockmap.Rules{}
 	for _, tt := range []struct {
 		what  string
-		rules map[sockmap.Place]sockmap.Rules
+		rules map[sockmap.Endpoint]sockmap.Rules
 		off   bool
 		run   func(p *endpoints) error
 		want  string

@@ -23,8 +23,8 @@ type twoNodesTwoPods struct {
 	pods   []*node.Pod
 	others []*node.Pod // pods of the other node
 	bpffs  string
-	dir    string                          // for Unix sockets
-	all    map[sockmap.Place]sockmap.Rules // rules that admit both pods
+	dir    string                             // for Unix sockets
+	all    map[sockmap.Endpoint]sockmap.Rules // rules that admit both pods
 	*sockmap.Sockmap
 	relay    *kernelRelay
 	patience time.Duration
@@ -45,7 +45,7 @@ func (s *twoNodesTwoPods) Close() error {
 }
 
 func newTwoNodesTwoPods(ctx context.Context, binaries string) (s *twoNodesTwoPods, err error) {
-	s = &twoNodesTwoPods{all: map[sockmap.Place]sockmap.Rules{}, patience: patience}
+	s = &twoNodesTwoPods{all: map[sockmap.Endpoint]sockmap.Rules{}, patience: patience}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -88,7 +88,7 @@ func (s *twoNodesTwoPods) addNode(ctx context.Context, binaries string, flags ..
 		if err != nil {
 			return nil, err
 		}
-		s.all[sockmap.Place{Netns: cookie}] = sockmap.Rules{From: 1, To: 1}
+		s.all[sockmap.Endpoint{Netns: cookie}] = sockmap.Rules{From: 1, To: 1}
 	}
 	return pods, nil
 }
@@ -251,7 +251,7 @@ func (s *twoNodesTwoPods) connect(p *endpoints, m mode, c cpus, way string) (*ta
 }
 
 // rulesOf returns the rules that admit the connections of a mode.
-func (s *twoNodesTwoPods) rulesOf(m mode) map[sockmap.Place]sockmap.Rules {
+func (s *twoNodesTwoPods) rulesOf(m mode) map[sockmap.Endpoint]sockmap.Rules {
 	if m == on || m == held {
 		return s.all
 	}

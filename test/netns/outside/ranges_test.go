@@ -68,7 +68,7 @@ func (a *agent) guard(ranges []netip.Prefix) error {
 		a.guarded.store.ReplaceNamespaces(nil)
 		a.guarded.store.ReplacePods(nil)
 	}
-	return a.guarded.reconciler.Settle()
+	return a.guarded.reconciler.Drain()
 }
 
 func (a *agent) startGuarded() error {

@@ -56,7 +56,7 @@ func (a *agent) join(self string) (err error) {
 	store.ReplaceNodes([]*model.Node{{Name: self}})
 	store.ReplaceNamespaces(nil)
 	store.ReplacePods(nil)
-	err = r.Settle()
+	err = r.Drain()
 	return errors.Join(append(problems, err)...)
 }
 

@@ -80,9 +80,9 @@ func (a *Agent) Stop() {
 // Let lets connections between any two of these pods bypass TCP, and no others.
 func (a *Agent) Let(pods ...*rig.Netns) {
 	a.T.Helper()
-	rules := map[sockmap.Place]sockmap.Rules{}
+	rules := map[sockmap.Endpoint]sockmap.Rules{}
 	for _, pod := range pods {
-		rules[sockmap.Place{Netns: a.Cookie(pod)}] = sockmap.Rules{From: 1, To: 1}
+		rules[sockmap.Endpoint{Netns: a.Cookie(pod)}] = sockmap.Rules{From: 1, To: 1}
 	}
 	a.Must(a.SetRules(rules))
 }

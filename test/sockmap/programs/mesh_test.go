@@ -191,16 +191,16 @@ func (w *threePods) past() map[direction]uint64 {
 // which the mesh's rules redirect what is dialed elsewhere, and not those to the app.
 func TestMeshByPorts(t *testing.T) {
 	w := newThreePods(t)
-	rules := map[sockmap.Place]sockmap.Rules{}
+	rules := map[sockmap.Endpoint]sockmap.Rules{}
 	for _, pod := range []int{here, there} {
 		w.intercept(pod)
 		w.as(pod, sidecar, "mesh")
 		w.listens(pod, outbound)
 		w.listens(pod, inbound)
 		netns := w.Cookie(w.pods[pod])
-		rules[sockmap.Place{Netns: netns}] = sockmap.Rules{From: 1}
+		rules[sockmap.Endpoint{Netns: netns}] = sockmap.Rules{From: 1}
 		for _, port := range []uint16{outbound, inbound} {
-			rules[sockmap.Place{Netns: netns, Port: port}] = sockmap.Rules{To: 1}
+			rules[sockmap.Endpoint{Netns: netns, Port: port}] = sockmap.Rules{To: 1}
 		}
 	}
 	w.Must(w.SetRules(rules))

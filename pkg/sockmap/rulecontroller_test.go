@@ -12,9 +12,9 @@ import (
 
 // A pod with a rate never takes part, nor one whose network namespace is unknown or was mistaken for the node's: its
 // rules would be those of everything that runs on the node.
-func TestKeeperFind(t *testing.T) {
+func TestRuleControllerFind(t *testing.T) {
 	const host = 7
-	k := NewKeeper(KeeperConfig{Host: host, Limited: func(pod *model.Pod) bool { return pod.Egress > 0 }})
+	k := NewRuleController(RuleConfig{Host: host, Limited: func(pod *model.Pod) bool { return pod.Egress > 0 }})
 	missing := fmt.Errorf("%w: no record", ErrUnknown)
 	for name, tt := range map[string]struct {
 		rate    int

@@ -35,8 +35,8 @@ func podOf(record *Record, first int) maps.Pod {
 	}
 }
 
-// tellPods makes the programs know exactly the pods that exist.
-func (n *Network) tellPods() error {
+// writePods makes the programs know exactly the pods that exist.
+func (n *Network) writePods() error {
 	if n.cfg.Programs == nil {
 		return nil
 	}

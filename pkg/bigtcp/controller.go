@@ -18,7 +18,7 @@ import (
 	"fairlead.io/fairlead/pkg/devices"
 )
 
-// Config is what a Keeper needs.
+// Config is what a Controller needs.
 type Config struct {
 	Dir string // for the file with the devices' earlier limits
 	// Devices returns the devices that lead out of the node.
@@ -31,15 +31,15 @@ type Config struct {
 	Log        *slog.Logger
 }
 
-// Keeper raises the limits of the devices that lead out of the node to what all of them take.
-type Keeper struct {
+// Controller raises the limits of the devices that lead out of the node to what all of them take.
+type Controller struct {
 	cfg Config
 
 	mu    sync.Mutex
 	stats Stats
 }
 
-// Stats is what a Keeper found at its last look.
+// Stats is what a Controller found at its last look.
 type Stats struct {
 	Sizes
 	Why4, Why6 string   // why a size is zero
@@ -47,27 +47,27 @@ type Stats struct {
 	Error      string
 }
 
-// New returns a Keeper that knows the sizes and has applied them, as far as it could.
-func New(cfg Config) *Keeper {
-	k := &Keeper{cfg: cfg}
-	k.look()
+// New returns a Controller that knows the sizes and has applied them, as far as it could.
+func New(cfg Config) *Controller {
+	k := &Controller{cfg: cfg}
+	k.update()
 	return k
 }
 
 // Run keeps the sizes right until the context ends.
-func (k *Keeper) Run(ctx context.Context) error {
-	return devices.Watch(ctx, k.cfg.Log, k.cfg.IsPod, nil, func() error { k.look(); return nil })
+func (k *Controller) Run(ctx context.Context) error {
+	return devices.Watch(ctx, k.cfg.Log, k.cfg.IsPod, nil, func() error { k.update(); return nil })
 }
 
 // Stats returns what the last look found.
-func (k *Keeper) Stats() Stats {
+func (k *Controller) Stats() Stats {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.stats
 }
 
-// look applies the sizes to the right devices and to no others, and records the result.
-func (k *Keeper) look() {
+// update applies the sizes to the right devices and to no others, and records the result.
+func (k *Controller) update() {
 	now, err := k.set()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -80,7 +80,7 @@ func (k *Keeper) look() {
 	k.stats = now
 }
 
-func (k *Keeper) set() (Stats, error) {
+func (k *Controller) set() (Stats, error) {
 	links, chosen, now, err := k.find()
 	if err != nil {
 		return now, err
@@ -88,13 +88,13 @@ func (k *Keeper) set() (Stats, error) {
 	return now, k.apply(links, chosen, now.Sizes)
 }
 
-// Find returns the sizes that a Keeper with this Config would set, without setting anything.
+// Find returns the sizes that a Controller with this Config would set, without setting anything.
 func Find(cfg Config) (Stats, error) {
-	_, _, now, err := (&Keeper{cfg: cfg}).find()
+	_, _, now, err := (&Controller{cfg: cfg}).find()
 	return now, err
 }
 
-func (k *Keeper) find() (links, chosen []netlink.Link, now Stats, err error) {
+func (k *Controller) find() (links, chosen []netlink.Link, now Stats, err error) {
 	if links, err = devices.Dump(netlink.LinkList); err != nil {
 		return nil, nil, Stats{}, fmt.Errorf("list the node's devices: %w", err)
 	}
@@ -140,7 +140,7 @@ func withParts(links []netlink.Link, indexes []int) []netlink.Link {
 // sizesOf returns the largest sizes that all chosen devices take, which pods' devices get too. A
 // packet that is too large for the next device is segmented in software, which costs more than
 // large packets gain.
-func (k *Keeper) sizesOf(links, chosen []netlink.Link) Stats {
+func (k *Controller) sizesOf(links, chosen []netlink.Link) Stats {
 	size := func(is4 bool, why string) (int, string) {
 		if why != "" {
 			return 0, why
@@ -165,7 +165,7 @@ func (k *Keeper) sizesOf(links, chosen []netlink.Link) Stats {
 }
 
 // apply gives the chosen devices the sizes, and all others their earlier limits.
-func (k *Keeper) apply(links, chosen []netlink.Link, sizes Sizes) error {
+func (k *Controller) apply(links, chosen []netlink.Link, sizes Sizes) error {
 	noted, err := readNotes(k.cfg.Dir)
 	if err != nil {
 		return err

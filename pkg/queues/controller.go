@@ -18,7 +18,7 @@ import (
 	"fairlead.io/fairlead/pkg/devices"
 )
 
-// Config is what a Keeper needs.
+// Config is what a Controller needs.
 type Config struct {
 	// Devices returns the devices that lead out of the node.
 	Devices func() []devices.Device
@@ -33,15 +33,15 @@ type Config struct {
 	Log  *slog.Logger
 }
 
-// Keeper maintains the queues of the devices by which packets leave the node.
-type Keeper struct {
+// Controller maintains the queues of the devices by which packets leave the node.
+type Controller struct {
 	cfg Config
 
 	mu    sync.Mutex
 	stats Stats
 }
 
-// Stats is what a Keeper found at its last look.
+// Stats is what a Controller found at its last look.
 type Stats struct {
 	Devices []string          // leading out of the node, with the right queue
 	Lacking map[string]string // by device: why it does not have the queue
@@ -49,28 +49,28 @@ type Stats struct {
 	Error   string
 }
 
-// New returns a Keeper that has set up the queues, as far as it could; Stats returns what was in
+// New returns a Controller that has set up the queues, as far as it could; Stats returns what was in
 // the way.
-func New(cfg Config) *Keeper {
-	k := &Keeper{cfg: cfg}
-	k.look()
+func New(cfg Config) *Controller {
+	k := &Controller{cfg: cfg}
+	k.apply()
 	return k
 }
 
 // Run maintains the queues until the context ends.
-func (k *Keeper) Run(ctx context.Context) error {
-	return devices.Watch(ctx, k.cfg.Log, k.cfg.IsPod, nil, func() error { k.look(); return nil })
+func (k *Controller) Run(ctx context.Context) error {
+	return devices.Watch(ctx, k.cfg.Log, k.cfg.IsPod, nil, func() error { k.apply(); return nil })
 }
 
 // Stats returns what the last look found.
-func (k *Keeper) Stats() Stats {
+func (k *Controller) Stats() Stats {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.stats
 }
 
-// look gives exactly the right devices their queues, and records the result.
-func (k *Keeper) look() {
+// apply gives exactly the right devices their queues, and records the result.
+func (k *Controller) apply() {
 	now := Stats{Lacking: map[string]string{}}
 	err := k.set(&now)
 	slices.Sort(now.Devices)
@@ -90,7 +90,7 @@ func (k *Keeper) look() {
 	k.stats = now
 }
 
-func (k *Keeper) set(now *Stats) error {
+func (k *Controller) set(now *Stats) error {
 	if k.cfg.Pair != 0 {
 		if _, err := keepPair(k.cfg.Pair); err != nil {
 			return err
@@ -120,7 +120,7 @@ func (k *Keeper) set(now *Stats) error {
 			errs = append(errs, all[at.Index].remove())
 			continue
 		}
-		why, err := all[at.Index].keep(link, roomFor(load, speedOf(sysDevices, link)))
+		why, err := all[at.Index].ensure(link, roomFor(load, speedOf(sysDevices, link)))
 		switch {
 		case err != nil:
 			now.Lacking[at.Name] = err.Error()
@@ -176,7 +176,7 @@ func leaves(links []netlink.Link, indexes []int) []netlink.Link {
 // longest is a little more than the longest that a packet may have to wait.
 const longest = 2500 * time.Millisecond
 
-// Drain waits until all Keepers' queues are empty, or until packets that were in there when it was
+// Drain waits until all Controllers' queues are empty, or until packets that were in there when it was
 // called must have left. From then on, every packet on its way out has passed the programs as they
 // were configured before the call.
 func Drain() error {

@@ -10,23 +10,23 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// carryTries is how often to retry rows that could not be carried over.
-const carryTries = 3
+// copyTries is how often to retry rows that could not be carried over.
+const copyTries = 3
 
-// carrier copies rows of established flows to a larger map, with a program that checks both maps
+// rowCopier copies rows of established flows to a larger map, with a program that checks both maps
 // again right after each copy.
-type carrier struct {
+type rowCopier struct {
 	progs *ebpf.Collection
-	list  *maps.Array[maps.Carried]
+	list  *maps.Array[maps.CopyItem]
 	count *maps.Array[uint64]
 
 	done, torn, failed int
 }
 
-// carry copies all rows of old to next, while programs look into both and insert only into next.
+// copyRows copies all rows of old to next, while programs look into both and insert only into next.
 // Rows that next already has stay as they are.
-func carry(old, next *ebpf.Map) (err error) {
-	c, err := newCarrier(old, next)
+func copyRows(old, next *ebpf.Map) (err error) {
+	c, err := newRowCopier(old, next)
 	if err != nil {
 		return err
 	}
@@ -34,24 +34,24 @@ func carry(old, next *ebpf.Map) (err error) {
 	var buffer maps.FlowBuffer
 	for tries := 0; ; {
 		c.done, c.torn, c.failed = 0, 0, 0
-		err := maps.EachFlow(old, &buffer, func(keys []maps.Flow, _ []maps.FlowRow) error { return c.carry(keys) })
+		err := maps.EachFlow(old, &buffer, func(keys []maps.Flow, _ []maps.FlowRow) error { return c.copyBatch(keys) })
 		if err != nil {
 			return err
 		}
 		// A program that found a flow in the old map may have deleted it from the new one, so
 		// repeat until a pass copies nothing.
-		if c.done == 0 && c.failed == 0 && (c.torn == 0 || tries >= carryTries) {
+		if c.done == 0 && c.failed == 0 && (c.torn == 0 || tries >= copyTries) {
 			return nil
 		}
-		if tries++; c.failed > 0 && tries >= carryTries {
+		if tries++; c.failed > 0 && tries >= copyTries {
 			return fmt.Errorf("carry over flows: cannot insert %d rows into the larger map of %d: the kernel may be short of memory",
 				c.failed, next.MaxEntries())
 		}
 	}
 }
 
-func newCarrier(old, next *ebpf.Map) (c *carrier, err error) {
-	c = &carrier{}
+func newRowCopier(old, next *ebpf.Map) (c *rowCopier, err error) {
+	c = &rowCopier{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.close())
@@ -66,19 +66,19 @@ func newCarrier(old, next *ebpf.Map) (c *carrier, err error) {
 	if c.progs, err = loadReplacing(spec, over); err != nil {
 		return c, err
 	}
-	if c.list, err = maps.MapArray[maps.Carried](c.progs.Maps[bpf.CarryMapCarried], true); err != nil {
+	if c.list, err = maps.MapArray[maps.CopyItem](c.progs.Maps[bpf.CarryMapCarried], true); err != nil {
 		return c, err
 	}
 	c.count, err = maps.MapArray[uint64](c.progs.Maps[bpf.CarryMapCarryCount], true)
 	return c, err
 }
 
-func (c *carrier) carry(keys []maps.Flow) error {
+func (c *rowCopier) copyBatch(keys []maps.Flow) error {
 	list := c.list.Rows()
 	for len(keys) > 0 {
 		n := min(len(keys), len(list))
 		for i := range n {
-			list[i] = maps.Carried{Flow: keys[i]}
+			list[i] = maps.CopyItem{Flow: keys[i]}
 		}
 		c.count.Rows()[0] = uint64(n)
 		if _, err := c.progs.Programs[bpf.CarryProgCarryFlows].Run(&ebpf.RunOptions{}); err != nil {
@@ -86,11 +86,11 @@ func (c *carrier) carry(keys []maps.Flow) error {
 		}
 		for i := range n {
 			switch list[i].Outcome {
-			case maps.CarryDone:
+			case maps.CopyDone:
 				c.done++
-			case maps.CarryTorn:
+			case maps.CopyTorn:
 				c.torn++
-			case maps.CarryFailed:
+			case maps.CopyFailed:
 				c.failed++
 			}
 		}
@@ -99,7 +99,7 @@ func (c *carrier) carry(keys []maps.Flow) error {
 	return nil
 }
 
-func (c *carrier) close() error {
+func (c *rowCopier) close() error {
 	var errs []error
 	if c.list != nil {
 		errs = append(errs, c.list.Close())

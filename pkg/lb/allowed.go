@@ -7,16 +7,16 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// Kept is the set of backends that may keep their existing connections, for one port of a Service
+// Allowed is the set of backends that may keep their existing connections, for one port of a Service
 // in one family. It is larger than the set that gets new connections: an endpoint that drains, or
 // that is not for this node, is in no table but still answers.
-type Kept struct {
+type Allowed struct {
 	backends map[maps.Backend]struct{} // of a UDP service
 	addrs    map[maps.Addr]struct{}    // of any other service
 }
 
 // Has reports whether a backend may keep its connections.
-func (k *Kept) Has(backend maps.Backend) bool {
+func (k *Allowed) Has(backend maps.Backend) bool {
 	if k.backends == nil {
 		_, ok := k.addrs[backend.Addr]
 		return ok
@@ -25,25 +25,25 @@ func (k *Kept) Has(backend maps.Backend) bool {
 	return ok
 }
 
-// Kept returns the backends of a Service's port that may keep their connections.
+// Allowed returns the backends of a Service's port that may keep their connections.
 //
 // A UDP client does not notice that its backend stopped answering, so an endpoint has to be serving
 // on that very port, which is also kube-proxy's rule for the flows it tracks. A stream finds out by
 // itself and has more to lose, so its endpoint counts as long as it is listed at all, on whatever
 // port and in whatever condition.
-func (c *Compiler) Kept(id ID, endpoints []*model.Slice) *Kept {
+func (c *Compiler) Allowed(id ID, endpoints []*model.Slice) *Allowed {
 	if id.Protocol == model.UDP {
 		c.index(endpoints)
 		c.gather(id.Port, id.Protocol, id.Family)
-		k := &Kept{backends: make(map[maps.Backend]struct{}, len(c.candidates))}
+		k := &Allowed{backends: make(map[maps.Backend]struct{}, len(c.candidates))}
 		for i := range c.candidates {
-			if e := &c.candidates[i]; e.keeps() {
+			if e := &c.candidates[i]; e.keepsConnections() {
 				k.backends[e.backend] = struct{}{}
 			}
 		}
 		return k
 	}
-	k := &Kept{addrs: map[maps.Addr]struct{}{}}
+	k := &Allowed{addrs: map[maps.Addr]struct{}{}}
 	for _, slice := range endpoints {
 		if slice.Family != id.Family {
 			continue
@@ -55,18 +55,18 @@ func (c *Compiler) Kept(id ID, endpoints []*model.Slice) *Kept {
 	return k
 }
 
-// keeps reports whether the endpoint may keep its existing connections.
-func (c *candidate) keeps() bool {
+// keepsConnections reports whether the endpoint may keep its existing connections.
+func (c *candidate) keepsConnections() bool {
 	return model.Protocol(c.backend.Proto) != model.UDP || c.conditions&(model.Ready|model.Serving) != 0
 }
 
-// keptSum is a checksum that changes whenever a backend of the port comes or goes for good. Two
+// allowedSum is a checksum that changes whenever a backend of the port comes or goes for good. Two
 // sets might collide; then a backend that left is noticed a little later.
-func (c *Compiler) keptSum() (sum uint64) {
+func (c *Compiler) allowedSum() (sum uint64) {
 	const prime = 1099511628211
 	for i := range c.candidates {
 		e := &c.candidates[i]
-		if !e.keeps() {
+		if !e.keepsConnections() {
 			continue
 		}
 		hash := uint64(e.backend.Port)
@@ -78,10 +78,10 @@ func (c *Compiler) keptSum() (sum uint64) {
 	return sum
 }
 
-// KeptByPod returns the backends of a pod's host ports that may keep their connections: its
+// AllowedByPod returns the backends of a pod's host ports that may keep their connections: its
 // addresses, while it exists.
-func KeptByPod(addrs []netip.Addr) *Kept {
-	k := &Kept{addrs: map[maps.Addr]struct{}{}}
+func AllowedByPod(addrs []netip.Addr) *Allowed {
+	k := &Allowed{addrs: map[maps.Addr]struct{}{}}
 	for _, addr := range addrs {
 		k.addrs[maps.AddrOf(addr)] = struct{}{}
 	}

@@ -11,7 +11,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// enterKept adds a UDP flow that the programs pass to the stack, which translates it to a backend.
+// addStackFlow adds a UDP flow that the programs pass to the stack, which translates it to a backend.
 func (w *memoryCollector) enterKept(client, backend string) maps.Flow {
 	const dialled = "192.0.2.1:53"
 	key := w.enter(false, client, dialled, model.UDP, maps.FlowOpen)
@@ -25,7 +25,7 @@ func (w *memoryCollector) enterKept(client, backend string) maps.Flow {
 // A UDP flow that the stack translates is deleted once the stack's entry is gone, but not while
 // entries cannot be read: nothing else tells where its packets go. A row that looks the same but
 // never had an entry belongs to a backend with the frontend's own address, and stays.
-func TestKept(t *testing.T) {
+func TestStackFlows(t *testing.T) {
 	w := newMemoryCollector()
 	goes, stays := w.enterKept("198.51.100.1:4000", "10.1.0.1:53"), w.enterKept("198.51.100.2:4000", "10.1.0.1:53")
 	own := w.enter(false, "198.51.100.3:4000", "192.0.2.1:53", model.UDP, maps.FlowOpen)
@@ -52,7 +52,7 @@ func TestKept(t *testing.T) {
 
 // Such a flow is deleted once the backend that the stack's entry names is gone, even if nothing
 // serves the address it is sent to.
-func TestKeptPurge(t *testing.T) {
+func TestStackFlowsPurge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newMemoryCollector()
 		goes, stays := w.enterKept("198.51.100.1:4000", "10.1.0.1:53"), w.enterKept("198.51.100.2:4000", "10.1.0.2:53")

@@ -8,7 +8,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-func TestKept(t *testing.T) {
+func TestAllowed(t *testing.T) {
 	const draining = model.Serving | model.Terminating
 	endpoint := func(addr string, conditions model.Conditions) model.Endpoint {
 		return model.Endpoint{Addr: netip.MustParseAddr(addr), Conditions: conditions}
@@ -48,7 +48,7 @@ func TestKept(t *testing.T) {
 		backend := netip.MustParseAddrPort(test.backend)
 		for protocol, want := range map[model.Protocol]bool{model.UDP: test.datagram, model.TCP: test.stream} {
 			id := ID{Port: "dns", Protocol: protocol, Family: model.IPv4}
-			kept := NewCompiler(Facts{Node: &model.Node{}}).Kept(id, listed(protocol))
+			kept := NewCompiler(Facts{Node: &model.Node{}}).Allowed(id, listed(protocol))
 			if have := kept.Has(maps.BackendOf(backend.Addr(), backend.Port(), protocol)); have != want {
 				t.Errorf("%s over %s: kept %v, want %v", backend, protocol, have, want)
 			}
@@ -56,8 +56,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// KeptSum stays the same while all backends stay, and changes whenever one leaves.
-func TestKeptSum(t *testing.T) {
+// AllowedSum stays the same while all backends stay, and changes whenever one leaves.
+func TestAllowedSum(t *testing.T) {
 	service := &model.Service{
 		Name: model.Name{Namespace: "shop", Name: "dns"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
 		Ports: []model.Port{{Port: 53, Protocol: model.UDP}},
@@ -67,7 +67,7 @@ func TestKeptSum(t *testing.T) {
 		for i, c := range conditions {
 			slice.Endpoints = append(slice.Endpoints, model.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), Conditions: c})
 		}
-		return NewCompiler(Facts{Node: &model.Node{}}).Service(service, []*model.Slice{slice}).Services[0].KeptSum
+		return NewCompiler(Facts{Node: &model.Node{}}).Service(service, []*model.Slice{slice}).Services[0].AllowedSum
 	}
 	const ready, draining = model.Ready | model.Serving, model.Serving | model.Terminating
 	all := sum(ready, ready, ready)

@@ -103,9 +103,9 @@ func (r registry) Find(pod *model.Pod) ([]maps.OptoutKey, error) {
 func (r registry) Refresh()       {}
 func (r registry) Dirs() []string { return nil }
 
-// fixture is a Keeper and what it works with.
+// fixture is a Controller and what it works with.
 type fixture struct {
-	*Keeper
+	*Controller
 	store *model.Store
 	table *table
 	known registry
@@ -113,7 +113,7 @@ type fixture struct {
 	stop  func() error
 }
 
-// start runs a Keeper in a synctest bubble and returns once it is idle. Call synctest.Wait to wait
+// start runs a Controller in a synctest bubble and returns once it is idle. Call synctest.Wait to wait
 // for what it does later.
 func start(t *testing.T) *fixture {
 	t.Helper()
@@ -121,7 +121,7 @@ func start(t *testing.T) *fixture {
 		store: model.NewStore("node"), known: registry{}, log: &strings.Builder{},
 		table: &table{rows: map[maps.OptoutKey]maps.Optout{}},
 	}
-	w.Keeper = New(Config{
+	w.Controller = New(Config{
 		Store: w.store, Rules: Rules{Runtimes: []string{"kata*"}, Meshes: []string{"istio"}}, Identities: []Identity{w.known},
 		Table: w.table, Log: slog.New(slog.NewTextHandler(w.log, nil)),
 	})
@@ -147,7 +147,7 @@ func podOf(name string, change func(*model.Pod)) *model.Pod {
 	return pod
 }
 
-func TestKeeper(t *testing.T) {
+func TestController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		off := func(p *model.Pod) { p.SocketLB = model.SocketLBOff }
@@ -197,7 +197,7 @@ func TestKeeper(t *testing.T) {
 	})
 }
 
-func TestKeeperStatus(t *testing.T) {
+func TestControllerStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		off := func(p *model.Pod) { p.SocketLB = model.SocketLBOff }
@@ -235,7 +235,7 @@ func TestKeeperStatus(t *testing.T) {
 
 // The addresses of a pod in the node's network namespace are the node's, so they must not identify
 // the pod.
-func TestKeeperRows(t *testing.T) {
+func TestControllerRows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		w.known["a"], w.known["b"] = 1, 2
@@ -256,7 +256,7 @@ func TestKeeperRows(t *testing.T) {
 }
 
 // If a pod claims to be another one, neither is covered.
-func TestKeeperAmbiguousPods(t *testing.T) {
+func TestControllerAmbiguousPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		w.known["a"] = 1
@@ -272,7 +272,7 @@ func TestKeeperAmbiguousPods(t *testing.T) {
 	})
 }
 
-func TestKeeperRetriesAndMends(t *testing.T) {
+func TestControllerRetriesAndRepairs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		w.known["a"] = 1
@@ -291,7 +291,7 @@ func TestKeeperRetriesAndMends(t *testing.T) {
 		w.store.SetNamespace(&model.Namespace{Name: "other"})
 		synctest.Wait()
 		if w.table.writes != writes {
-			t.Error("the Keeper wrote the map although nothing changed")
+			t.Error("the Controller wrote the map although nothing changed")
 		}
 		damage := func() {
 			synctest.Wait()
@@ -314,7 +314,7 @@ func TestKeeperRetriesAndMends(t *testing.T) {
 		time.Sleep(checkEvery)
 		synctest.Wait()
 		if got, s := w.table.pods(), w.Status(); got != "shop/a:true" || s.Damage != 6 || s.Mended != 4 {
-			t.Errorf("after the Keeper's own check: %q, %+v", got, s)
+			t.Errorf("after the Controller's own check: %q, %+v", got, s)
 		}
 		if err := w.stop(); err != nil {
 			t.Error(err)
@@ -343,7 +343,7 @@ func (l *latecomer) Find(pod *model.Pod) ([]maps.OptoutKey, error) {
 func (l *latecomer) Dirs() []string { return []string{l.dir} }
 
 // An event in a directory between the look into it and the start of the watch is not lost.
-func TestKeeperLooksAgain(t *testing.T) {
+func TestControllerScansAgain(t *testing.T) {
 	store := model.NewStore("node")
 	m := &table{rows: map[maps.OptoutKey]maps.Optout{}}
 	k := New(Config{
@@ -358,13 +358,13 @@ func TestKeeperLooksAgain(t *testing.T) {
 	}
 }
 
-// A pod's CNI result may appear after the pod. The Keeper notices it through the directory, even if
+// A pod's CNI result may appear after the pod. The Controller notices it through the directory, even if
 // that did not exist at first.
-func TestKeeperFollowsDirectories(t *testing.T) {
+func TestControllerFollowsDirectories(t *testing.T) {
 	rig.Root(t)
 	r := newRuntime(t)
 	ns := rig.NewNetns(t, "pod")
-	r.keep("cni-1", ns)
+	r.bind("cni-1", ns)
 	r.results += "/cni/results"
 	c, tells := newCNI(t, r)
 	if !tells {

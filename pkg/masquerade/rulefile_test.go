@@ -13,11 +13,11 @@ import (
 
 // A version that cannot be used leaves the last good one in effect, also for the next agent, and is
 // logged once. Changes are signaled.
-func TestKeeper(t *testing.T) {
+func TestRuleFile(t *testing.T) {
 	dir := t.TempDir()
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
-	k := NewKeeper("/etc/masq", dir, logger)
+	k := NewRuleFile("/etc/masq", dir, logger)
 	if list, err := k.Native(); len(list) != 0 || err == nil {
 		t.Errorf("before the first look: %v, %v; want no networks and an error", list, err)
 	}
@@ -67,14 +67,14 @@ func TestKeeper(t *testing.T) {
 			t.Error("not ready after a look")
 		}
 	}
-	if list, err := NewKeeper("/etc/masq", dir, logger).Native(); fmt.Sprint(list) != "[10.1.0.0/16]" || err == nil {
+	if list, err := NewRuleFile("/etc/masq", dir, logger).Native(); fmt.Sprint(list) != "[10.1.0.0/16]" || err == nil {
 		t.Errorf("the next agent starts with %v, %v", list, err)
 	}
 	log.Reset()
 	if err := os.WriteFile(filepath.Join(dir, "masquerade-config"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if list, _ := NewKeeper("/etc/masq", dir, logger).Native(); len(list) != 0 || !strings.Contains(log.String(), "level=WARN") {
+	if list, _ := NewRuleFile("/etc/masq", dir, logger).Native(); len(list) != 0 || !strings.Contains(log.String(), "level=WARN") {
 		t.Errorf("with a bad copy: %v, logged\n%s", list, &log)
 	}
 }

@@ -125,9 +125,9 @@ func lansOf(routes []netlink.Route) []lan {
 	return list
 }
 
-// beside returns the devices on which pods of another plugin take an address to be directly
+// onLink returns the devices on which pods of another plugin take an address to be directly
 // reachable.
-func (n *Network) beside(addr netip.Addr) []int {
+func (n *Network) onLink(addr netip.Addr) []int {
 	pool := n.leases.poolOf(addr)
 	if pool == nil {
 		return nil
@@ -145,7 +145,7 @@ func (n *Network) beside(addr netip.Addr) []int {
 // pod's addresses.
 func (n *Network) answerFor(record *Record) error {
 	for _, addr := range record.Addresses {
-		for _, index := range n.beside(addr) {
+		for _, index := range n.onLink(addr) {
 			if err := n.rtnl.NeighSet(proxyFor(addr, index)); err != nil && !errors.Is(err, unix.ENODEV) {
 				return fmt.Errorf("answer for %s on device %d: %w", addr, index, err)
 			}
@@ -158,7 +158,7 @@ func (n *Network) answerFor(record *Record) error {
 // only for addresses that it has a route to by another device.
 func (n *Network) answerNoMore(record *Record) {
 	for _, addr := range record.Addresses {
-		for _, index := range n.beside(addr) {
+		for _, index := range n.onLink(addr) {
 			if err := n.rtnl.NeighDel(proxyFor(addr, index)); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
 				n.cfg.Log.Warn("cannot stop answering for the address of a pod that is gone",
 					"address", addr, "device", index, "error", err)
@@ -191,5 +191,5 @@ func (n *Network) answered() (map[lan]bool, error) {
 
 // isAnswered reports whether the node has every proxy neighbor that an address needs.
 func (n *Network) isAnswered(addr netip.Addr, answered map[lan]bool) bool {
-	return !slices.ContainsFunc(n.beside(addr), func(index int) bool { return !answered[lan{netip.PrefixFrom(addr, addr.BitLen()), index}] })
+	return !slices.ContainsFunc(n.onLink(addr), func(index int) bool { return !answered[lan{netip.PrefixFrom(addr, addr.BitLen()), index}] })
 }

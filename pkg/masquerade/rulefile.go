@@ -12,9 +12,9 @@ import (
 	"sync"
 )
 
-// Keeper holds the rules of the last good version of a file. Its methods may be called
+// RuleFile holds the rules of the last good version of a file. Its methods may be called
 // concurrently.
-type Keeper struct {
+type RuleFile struct {
 	path    string
 	copy    string // of the last good version, for the next agent
 	log     *slog.Logger
@@ -27,10 +27,10 @@ type Keeper struct {
 	err  error  // why the present version cannot be used
 }
 
-// NewKeeper returns a Keeper for the file at path. It keeps a copy of the last good version in dir,
-// which has to exist, and starts with the copy of an earlier Keeper.
-func NewKeeper(path, dir string, log *slog.Logger) *Keeper {
-	k := &Keeper{
+// NewRuleFile returns a RuleFile for the file at path. It keeps a copy of the last good version in dir,
+// which has to exist, and starts with the copy of an earlier RuleFile.
+func NewRuleFile(path, dir string, log *slog.Logger) *RuleFile {
+	k := &RuleFile{
 		path: path, copy: filepath.Join(dir, "masquerade-config"), log: log,
 		changed: make(chan struct{}, 1), ready: make(chan struct{}), err: errors.New("it has not been read yet"),
 	}
@@ -49,14 +49,14 @@ func NewKeeper(path, dir string, log *slog.Logger) *Keeper {
 
 // Take passes the content of the file, or the error of reading it. A version that cannot be used
 // changes nothing and is logged once.
-func (k *Keeper) Take(data []byte, err error) {
+func (k *RuleFile) Take(data []byte, err error) {
 	var rules *Rules
 	if err == nil {
 		rules, err = Parse(data)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	defer k.looked()
+	defer k.markReady()
 	if err != nil {
 		if k.err == nil || k.err.Error() != err.Error() {
 			k.log.Error("cannot use the masquerade configuration; the last good one stays in effect",
@@ -75,7 +75,7 @@ func (k *Keeper) Take(data []byte, err error) {
 		k.log.Info("ignoring resyncInterval of the masquerade configuration: changes of the file take effect at once",
 			"file", k.path)
 	}
-	if err := keepCopy(k.copy, data); err != nil {
+	if err := saveCopy(k.copy, data); err != nil {
 		k.log.Warn("cannot keep a copy of the masquerade configuration for the next agent, in case the file is bad then",
 			"error", err)
 	}
@@ -85,8 +85,8 @@ func (k *Keeper) Take(data []byte, err error) {
 	}
 }
 
-// looked closes ready, once.
-func (k *Keeper) looked() {
+// markReady closes ready, once.
+func (k *RuleFile) markReady() {
 	select {
 	case <-k.ready:
 	default:
@@ -94,7 +94,7 @@ func (k *Keeper) looked() {
 	}
 }
 
-func keepCopy(path string, data []byte) error {
+func saveCopy(path string, data []byte) error {
 	temp := path + ".new"
 	if err := os.WriteFile(temp, data, 0o600); err != nil {
 		return fmt.Errorf("write the copy: %w", err)
@@ -106,14 +106,14 @@ func keepCopy(path string, data []byte) error {
 }
 
 // Ready is closed after the first look at the file.
-func (k *Keeper) Ready() <-chan struct{} { return k.ready }
+func (k *RuleFile) Ready() <-chan struct{} { return k.ready }
 
 // Changed signals that the rules have changed. It is for a single reader.
-func (k *Keeper) Changed() <-chan struct{} { return k.changed }
+func (k *RuleFile) Changed() <-chan struct{} { return k.changed }
 
 // Native returns the networks to which pods keep their own addresses, and why the present version
 // of the file cannot be used.
-func (k *Keeper) Native() ([]netip.Prefix, error) {
+func (k *RuleFile) Native() ([]netip.Prefix, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.is.Native, k.err

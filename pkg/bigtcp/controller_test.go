@@ -51,8 +51,8 @@ func (h *host) link(name string) (link netlink.Link) {
 	return link
 }
 
-// keeper returns a Keeper that has looked at the served devices.
-func (h *host) keeper(cfg Config) (k *Keeper) {
+// controller returns a Controller that has looked at the served devices.
+func (h *host) controller(cfg Config) (k *Controller) {
 	h.t.Helper()
 	cfg.Dir, cfg.Log, cfg.Devices = h.dir, slog.New(slog.NewTextHandler(h.t.Output(), nil)), func() (list []devices.Device) {
 		for _, name := range h.served {
@@ -67,9 +67,9 @@ func (h *host) keeper(cfg Config) (k *Keeper) {
 	return k
 }
 
-func (h *host) look(k *Keeper) {
+func (h *host) update(k *Controller) {
 	h.t.Helper()
-	h.do(func() error { k.look(); return nil })
+	h.do(func() error { k.update(); return nil })
 }
 
 // require checks the limits of devices.
@@ -95,11 +95,11 @@ var (
 
 // Limits are raised on the devices that are served, and restored when a device is no longer served,
 // when a family is turned off, and by Restore. What others have changed in between stays.
-func TestKeeper(t *testing.T) {
+func TestController(t *testing.T) {
 	h := newHost(t)
 	h.require(before, "eth0", "eth1", "br0")
 	h.served = []string{"eth0", "eth1"}
-	k := h.keeper(Config{})
+	k := h.controller(Config{})
 	h.require(large, "eth0", "eth1")
 	h.require(before, "br0")
 	if s := k.Stats(); s.Sizes != (Sizes{most, most}) || !slices.Equal(s.Devices, h.served) {
@@ -107,12 +107,12 @@ func TestKeeper(t *testing.T) {
 	}
 
 	h.served = []string{"eth1"}
-	h.look(k)
+	h.update(k)
 	h.require(before, "eth0")
 	h.require(large, "eth1")
 
 	h.served = []string{"eth0", "eth1"}
-	h.keeper(Config{Why6: "no"}) // as the next agent does
+	h.controller(Config{Why6: "no"}) // as the next agent does
 	h.require(limits{usual, usual, most, most}, "eth0", "eth1")
 	h.do(func() error { return netlink.LinkSetGROMaxSize(h.link("eth1"), 100_000) })
 	if names := h.restore(); !slices.Equal(names, []string{"eth0"}) {
@@ -126,11 +126,11 @@ func TestKeeper(t *testing.T) {
 }
 
 // A limit that somebody has raised further stays, and is restored to that.
-func TestKeeperLeavesLarger(t *testing.T) {
+func TestControllerLeavesLarger(t *testing.T) {
 	h := newHost(t)
 	h.do(func() error { return netlink.LinkSetGSOMaxSize(h.link("eth0"), 300_000) })
 	h.served = []string{"eth0"}
-	h.keeper(Config{})
+	h.controller(Config{})
 	h.require(limits{300_000, most, most, most}, "eth0")
 	h.restore()
 	h.require(limits{300_000, usual, usual, usual}, "eth0")
@@ -138,20 +138,20 @@ func TestKeeperLeavesLarger(t *testing.T) {
 
 // A device that takes no large packets, by itself or as part of another, keeps all devices at their
 // limits, and Stats names it.
-func TestKeeperRefused(t *testing.T) {
+func TestControllerRefused(t *testing.T) {
 	h := newHost(t)
 	h.served = []string{"eth0"}
-	k := h.keeper(Config{})
+	k := h.controller(Config{})
 	h.require(large, "eth0")
 	h.served = []string{"eth0", "br0"}
-	h.look(k)
+	h.update(k)
 	h.require(before, "eth0", "br0")
 	s := k.Stats()
 	if s.Sizes != (Sizes{}) || !strings.Contains(s.Why4, "br0 takes 65536") || s.Why6 != s.Why4 {
 		t.Errorf("stats %+v", s)
 	}
 	h.served = []string{"eth0"}
-	h.look(k)
+	h.update(k)
 	h.require(large, "eth0")
 }
 

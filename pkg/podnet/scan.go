@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// lookEvery is the interval between looks for what is missing or left over when no event asks
+	// scanEvery is the interval between looks for what is missing or left over when no event asks
 	// for one. What somebody removes has to be back within ten seconds.
-	lookEvery = 8 * time.Second
-	// lookApart is the least time between two looks: pods may come and go by the hundred.
-	lookApart = 200 * time.Millisecond
+	scanEvery = 8 * time.Second
+	// scanApart is the least time between two looks: pods may come and go by the hundred.
+	scanApart = 200 * time.Millisecond
 	// youth is how long an address without a device is taken to be one whose device a plugin is
 	// still making.
 	youth = 2 * time.Minute
 	// looks is how many looks in a row have to miss a device for it to count as gone: a plugin that
 	// finds a half-made device removes it and makes it again.
-	looks = 2
+	scansUntilGone = 2
 )
 
 // load reads the files. It removes those of another boot, since nothing that they describe can
@@ -83,13 +83,13 @@ func (n *Network) discard(f folder, name string, why error) error {
 	return f.remove(name)
 }
 
-// settle makes the files and the devices agree when the agent starts. A pod that lives keeps
+// reconcileAtStart makes the files and the devices agree when the agent starts. A pod that lives keeps
 // everything.
-func (n *Network) settle() error {
+func (n *Network) reconcileAtStart() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.cfg.Chained {
-		return n.look(true)
+		return n.scan(true)
 	}
 	_, pods, err := links()
 	if err != nil {
@@ -115,7 +115,7 @@ func (n *Network) settle() error {
 			return err
 		}
 	}
-	return n.look(true)
+	return n.scan(true)
 }
 
 // Run keeps the node's routes to its pods right, and reclaims what is left over, until the context
@@ -131,10 +131,10 @@ func (n *Network) Run(ctx context.Context) error {
 			return nil
 		case <-heard:
 		case <-n.cfg.Changed:
-		case <-time.After(lookEvery):
+		case <-time.After(scanEvery):
 		}
 		n.mu.Lock()
-		err := n.look(false)
+		err := n.scan(false)
 		n.takeMoved()
 		n.mu.Unlock()
 		if err != nil {
@@ -142,14 +142,14 @@ func (n *Network) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(lookApart):
+		case <-time.After(scanApart):
 		}
 	}
 }
 
-// look compares the kernel's devices, routes and neighbors with the records, and repairs what
+// scan compares the kernel's devices, routes and neighbors with the records, and repairs what
 // differs.
-func (n *Network) look(start bool) error {
+func (n *Network) scan(start bool) error {
 	names, pods, err := links()
 	if err != nil {
 		return err
@@ -158,7 +158,7 @@ func (n *Network) look(start bool) error {
 	if !n.cfg.Chained {
 		errs = append(errs, n.mend())
 	}
-	return errors.Join(append(errs, n.decideTraits(), n.tellPods())...)
+	return errors.Join(append(errs, n.decideTraits(), n.writePods())...)
 }
 
 // traits returns how a pod is to be treated. A new pod that takes over an interface does not
@@ -212,7 +212,7 @@ func (n *Network) dropGone(names map[int]string, pods map[string]*endpoint, star
 			delete(n.absent, name)
 			continue
 		}
-		if n.absent[name]++; !start && n.absent[name] < looks {
+		if n.absent[name]++; !start && n.absent[name] < scansUntilGone {
 			continue
 		}
 		n.reclaimed++

@@ -13,8 +13,8 @@ import (
 
 const (
 	// A pod's network may appear shortly before or after its object says so.
-	lookAgain = time.Second
-	// mostUncovered is how many pods a KeeperStatus names.
+	retryAfter = time.Second
+	// mostUncovered is how many pods a RuleStatus names.
 	mostUncovered = 32
 )
 
@@ -24,8 +24,8 @@ var ErrUnknown = errors.New("its network namespace is not known")
 // errRated is the error about pods with a rate, which would not be enforced past TCP.
 var errRated = errors.New("it has a rate")
 
-// KeeperConfig is what a Keeper needs.
-type KeeperConfig struct {
+// RuleConfig is what a RuleController needs.
+type RuleConfig struct {
 	Sockmap  *Sockmap
 	Store    *model.Store
 	Selector model.Selector // selects pods that take part without an annotation
@@ -40,18 +40,18 @@ type KeeperConfig struct {
 	Log      *slog.Logger
 }
 
-// Keeper sets the rules of a Sockmap according to the objects. Run may be called once; Status may
+// RuleController sets the rules of a Sockmap according to the objects. Run may be called once; Status may
 // be called concurrently.
-type Keeper struct {
-	cfg  KeeperConfig
-	told map[string]bool // complaints of the last pass
+type RuleController struct {
+	cfg    RuleConfig
+	logged map[string]bool // complaints of the last pass
 
 	mu     sync.Mutex
-	status KeeperStatus
+	status RuleStatus
 }
 
-// KeeperStatus is which pods take part.
-type KeeperStatus struct {
+// RuleStatus is which pods take part.
+type RuleStatus struct {
 	Pods       int               // that take part
 	Waiting    int               // that will, once they have a network
 	Rated      int               // that do not, because they have a rate
@@ -60,21 +60,21 @@ type KeeperStatus struct {
 	Error      string            // why the rules could not be set
 	// Complaints are the problems with policies.
 	Complaints []Complaint
-	Told       bool // all objects were known, and the rules are set accordingly
+	Applied    bool // all objects were known, and the rules are set accordingly
 }
 
-// NewKeeper returns a Keeper.
-func NewKeeper(cfg KeeperConfig) *Keeper { return &Keeper{cfg: cfg} }
+// NewRuleController returns a RuleController.
+func NewRuleController(cfg RuleConfig) *RuleController { return &RuleController{cfg: cfg} }
 
 // Status returns the status after the last pass.
-func (k *Keeper) Status() KeeperStatus {
+func (k *RuleController) Status() RuleStatus {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.status
 }
 
 // Run keeps the rules up to date until the context ends, then returns nil.
-func (k *Keeper) Run(ctx context.Context) error {
+func (k *RuleController) Run(ctx context.Context) error {
 	synced := k.cfg.Store.Synced()
 	for {
 		status, err := k.pass()
@@ -87,7 +87,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		k.mu.Unlock()
 		var again <-chan time.Time
 		if err != nil || status.Waiting > 0 || status.NotCovered > 0 {
-			again = time.After(lookAgain)
+			again = time.After(retryAfter)
 		}
 		select {
 		case <-ctx.Done():
@@ -102,7 +102,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 
 // pass sets the rules that the latest objects require. Until all objects are known, the rules that
 // the previous agent set remain.
-func (k *Keeper) pass() (KeeperStatus, error) {
+func (k *RuleController) pass() (RuleStatus, error) {
 	policies, all := k.cfg.Store.Accelerations()
 	select {
 	case <-k.cfg.Store.Synced():
@@ -114,8 +114,8 @@ func (k *Keeper) pass() (KeeperStatus, error) {
 	}
 	selection := Select(k.cfg.Store.Pods(), k.cfg.Store.Namespaces(), policies, k.cfg.Selector)
 	k.complain(selection.Complaints)
-	status := KeeperStatus{Uncovered: map[string]string{}, Complaints: selection.Complaints}
-	rules := map[Place]Rules{}
+	status := RuleStatus{Uncovered: map[string]string{}, Complaints: selection.Complaints}
+	rules := map[Endpoint]Rules{}
 	add(rules, k.cfg.Host, "node", selection.Node)
 	find := k.cfg.Namespaces()
 	for _, member := range selection.Pods {
@@ -137,11 +137,11 @@ func (k *Keeper) pass() (KeeperStatus, error) {
 		}
 	}
 	err := k.cfg.Sockmap.SetRules(rules)
-	status.Told = err == nil
+	status.Applied = err == nil
 	return status, err
 }
 
-func (k *Keeper) find(find func(*model.Pod) ([]uint64, error), pod *model.Pod) ([]uint64, error) {
+func (k *RuleController) find(find func(*model.Pod) ([]uint64, error), pod *model.Pod) ([]uint64, error) {
 	if k.cfg.Limited(pod) {
 		return nil, errRated
 	}
@@ -155,23 +155,23 @@ func (k *Keeper) find(find func(*model.Pod) ([]uint64, error), pod *model.Pod) (
 }
 
 // add adds the rules of a network namespace.
-func add(rules map[Place]Rules, netns uint64, pod string, part Part) {
+func add(rules map[Endpoint]Rules, netns uint64, pod string, part Part) {
 	if part.From|part.To != 0 {
-		rules[Place{Netns: netns}] = Rules{From: part.From, To: part.To, Pod: pod}
+		rules[Endpoint{Netns: netns}] = Rules{From: part.From, To: part.To, Pod: pod}
 	}
 	for port, bits := range part.Ports {
-		rules[Place{Netns: netns, Port: port}] = Rules{To: bits, Pod: pod}
+		rules[Endpoint{Netns: netns, Port: port}] = Rules{To: bits, Pod: pod}
 	}
 }
 
 // complain reports each problem with a policy once for as long as it persists.
-func (k *Keeper) complain(list []Complaint) {
+func (k *RuleController) complain(list []Complaint) {
 	told := map[string]bool{}
 	for _, c := range list {
 		text := fmt.Sprintf("%s %s %s", c.Policy.Name, c.Policy.UID, c.Message)
-		if told[text] = true; !k.told[text] {
+		if told[text] = true; !k.logged[text] {
 			k.cfg.Complain(c)
 		}
 	}
-	k.told = told
+	k.logged = told
 }

@@ -22,7 +22,7 @@ import (
 const (
 	checkEvery = time.Minute // between comparisons with the map
 	retryAfter = time.Second // after an error
-	maxLooks   = 4           // until no new directory appears
+	maxScans   = 4           // until no new directory appears
 )
 
 // Table is the map that the programs read.
@@ -34,7 +34,7 @@ type Table interface {
 	Optouts() (map[maps.OptoutKey]maps.Optout, error)
 }
 
-// Config configures a Keeper.
+// Config configures a Controller.
 type Config struct {
 	Store      *model.Store
 	Rules      Rules
@@ -43,9 +43,9 @@ type Config struct {
 	Log        *slog.Logger
 }
 
-// Keeper keeps the map of pods that have opted out. Status and Verify are safe to call while Run is
+// Controller keeps the map of pods that have opted out. Status and Verify are safe to call while Run is
 // running.
-type Keeper struct {
+type Controller struct {
 	cfg      Config
 	watch    *watch
 	warned   map[string]struct{} // problems of pods and namespaces at the last pass
@@ -61,21 +61,21 @@ type Keeper struct {
 	damage, mended uint64
 }
 
-// New returns a Keeper.
-func New(cfg Config) *Keeper {
-	return &Keeper{cfg: cfg, checking: make(chan checkRequest), ended: make(chan struct{})}
+// New returns a Controller.
+func New(cfg Config) *Controller {
+	return &Controller{cfg: cfg, checking: make(chan checkRequest), ended: make(chan struct{})}
 }
 
 // Run keeps the map up to date until the context ends, then returns nil. It waits for changes of
 // pods, namespaces and the directories of the Identities, and compares the map with what should be
 // in it once a minute.
-func (k *Keeper) Run(ctx context.Context) error {
+func (k *Controller) Run(ctx context.Context) error {
 	watch := newWatch(k.cfg.Log)
 	defer watch.close()
 	return k.run(ctx, watch)
 }
 
-func (k *Keeper) run(ctx context.Context, watch *watch) error {
+func (k *Controller) run(ctx context.Context, watch *watch) error {
 	defer close(k.ended)
 	k.watch = watch
 	check := time.NewTicker(checkEvery)
@@ -107,15 +107,15 @@ func (k *Keeper) run(ctx context.Context, watch *watch) error {
 }
 
 // pass makes the map hold what the latest objects require.
-func (k *Keeper) pass() error {
+func (k *Controller) pass() error {
 	synced := isClosed(k.cfg.Store.Synced())
 	k.warned, k.warning = k.warning, map[string]struct{}{}
 	pods := k.chosen()
 	var want map[maps.OptoutKey]maps.Optout
 	var status Status
 	k.watch.drain()
-	for range maxLooks {
-		want, status = k.look(pods)
+	for range maxScans {
+		want, status = k.scan(pods)
 		if !k.watch.set(k.dirs(pods)) {
 			break
 		} // otherwise events in new directories before this were missed, so look again
@@ -147,7 +147,7 @@ type chosen struct {
 }
 
 // chosen returns the pods that have opted out, sorted by name.
-func (k *Keeper) chosen() []chosen {
+func (k *Controller) chosen() []chosen {
 	said := map[string]model.SocketLB{}
 	for _, namespace := range k.cfg.Store.Namespaces() {
 		said[namespace.Name] = namespace.SocketLB
@@ -167,8 +167,8 @@ func (k *Keeper) chosen() []chosen {
 	return list
 }
 
-// look finds the keys of the pods.
-func (k *Keeper) look(pods []chosen) (map[maps.OptoutKey]maps.Optout, Status) {
+// scan finds the keys of the pods.
+func (k *Controller) scan(pods []chosen) (map[maps.OptoutKey]maps.Optout, Status) {
 	want := map[maps.OptoutKey]maps.Optout{}
 	status := Status{}
 	if len(pods) == 0 {
@@ -199,7 +199,7 @@ func (k *Keeper) look(pods []chosen) (map[maps.OptoutKey]maps.Optout, Status) {
 	return want, status
 }
 
-func (k *Keeper) find(pod chosen) ([]maps.OptoutKey, error) {
+func (k *Controller) find(pod chosen) ([]maps.OptoutKey, error) {
 	if pod.ambiguous {
 		return nil, fmt.Errorf("%w: another pod of this node claims to be known by its UID %.64q", ErrUnknown, pod.LocalUID)
 	}
@@ -207,7 +207,7 @@ func (k *Keeper) find(pod chosen) ([]maps.OptoutKey, error) {
 }
 
 // dirs returns the directories to watch for the pods.
-func (k *Keeper) dirs(pods []chosen) []string {
+func (k *Controller) dirs(pods []chosen) []string {
 	var dirs []string
 	for _, identity := range k.cfg.Identities {
 		if len(pods) > 0 {
