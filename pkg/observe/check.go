@@ -30,7 +30,7 @@ func Check(s *Snapshot) []string {
 		}
 		names[service.Name] = service.Index
 		for _, scope := range service.scopes() {
-			if scope.Damage != "" && !scope.Unsettled {
+			if scope.Damage != "" && !scope.Changing {
 				report("service %s, scope %s: %s", service.label(), scope.name, scope.Damage)
 			}
 		}
@@ -59,7 +59,7 @@ func checkProtocols(service *Service, report func(string, ...any)) {
 	}
 	for _, scope := range service.scopes() {
 		for _, share := range scope.Backends {
-			if share.Protocol != protocol && !scope.Unsettled {
+			if share.Protocol != protocol && !scope.Changing {
 				report("service %s, scope %s: backend %s is %s, the frontends are %s",
 					service.label(), scope.name, share.Address, share.Protocol, protocol)
 			}
@@ -77,7 +77,7 @@ func checkOverlaps(s *Snapshot, report func(string, ...any)) {
 	for i := range s.Services {
 		service := &s.Services[i]
 		for _, scope := range service.scopes() {
-			if scope.Length == 0 || scope.Unsettled {
+			if scope.Length == 0 || scope.Changing {
 				continue
 			}
 			off := uint64(scope.Offset)

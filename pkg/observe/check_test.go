@@ -99,7 +99,7 @@ func TestTakeAnything(t *testing.T) {
 }
 
 // TestTakeDuringWrites reads while a writer moves two services from extent to extent, each reusing
-// at once what the other freed. Every service that is settled in a snapshot must be sound and
+// at once what the other freed. Every service that stands still in a snapshot must be sound and
 // complete.
 func TestTakeDuringWrites(t *testing.T) {
 	l := newLayout()
@@ -122,7 +122,7 @@ func TestTakeDuringWrites(t *testing.T) {
 			}
 		}
 	})
-	settled := 0
+	steady := 0
 	for range 3000 {
 		s := take(t, l.Tables)
 		if found := Check(s); len(found) > 0 {
@@ -130,10 +130,10 @@ func TestTakeDuringWrites(t *testing.T) {
 			break
 		}
 		for _, service := range s.Services {
-			if service.All.Unsettled {
+			if service.All.Changing {
 				continue
 			}
-			settled++
+			steady++
 			if len(service.All.Backends) != 2 {
 				t.Errorf("%s has %v", service.Name, service.All.Backends)
 			}
@@ -141,8 +141,8 @@ func TestTakeDuringWrites(t *testing.T) {
 	}
 	stop.Store(true)
 	writer.Wait()
-	if settled == 0 {
-		t.Error("no service was ever settled: the test proves nothing")
+	if steady == 0 {
+		t.Error("no service ever stood still: the test proves nothing")
 	}
 }
 

@@ -21,7 +21,7 @@ func (x *explainer) choose(service *Service, frontend *Frontend) error {
 	if scope.Damage != "" {
 		x.damaged("service %s, scope %s: %s", service.label(), scope.name, scope.Damage)
 	}
-	if scope.Unsettled {
+	if scope.Changing {
 		x.e.Notes = append(x.e.Notes, "The backends are changing right now: ask again.")
 	}
 	for _, share := range scope.Backends {

@@ -80,7 +80,7 @@ func wordText(scope *Scope) string {
 
 func doubt(scope *Scope) string {
 	switch {
-	case scope.Unsettled:
+	case scope.Changing:
 		return " (changing)"
 	case scope.Damage != "":
 		return " (damaged: " + scope.Damage + ")"
@@ -203,7 +203,7 @@ func (f Frontend) Text() string {
 // matters.
 func (s *Snapshot) scopeText(service *Service, scope *Scope) string {
 	switch {
-	case scope.Unsettled:
+	case scope.Changing:
 		return "(changing)"
 	case scope.Damage != "":
 		return "(damaged)"

@@ -28,7 +28,7 @@ type MaglevTable struct {
 	// Fingerprint is the same for tables that lead every flow to the same backend.
 	Fingerprint string `json:"fingerprint"`
 	Damage      string `json:"damage,omitempty"`
-	Unsettled   bool   `json:"unsettled,omitempty"` // the backends are changing right now
+	Changing   bool   `json:"changing,omitempty"` // the backends are changing right now
 }
 
 // MaglevShare is one backend's share of a table.
@@ -78,7 +78,7 @@ func MaglevTables(s *Service) ([]MaglevTable, error) {
 func maglevTable(s *Service, scope namedScope) MaglevTable {
 	t := MaglevTable{
 		Service: s.label(), Scope: scope.name, Slots: scope.Length, Affinity: s.AffinitySeconds > 0, Fingerprint: fingerprint(s, scope.Scope),
-		Damage: scope.Damage, Unsettled: scope.Unsettled, Backends: []MaglevShare{},
+		Damage: scope.Damage, Changing: scope.Changing, Backends: []MaglevShare{},
 	}
 	if len(scope.Backends) == 0 {
 		return t
@@ -148,7 +148,7 @@ func WriteMaglev(w io.Writer, t *MaglevTable, seed string) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	if t.Unsettled {
+	if t.Changing {
 		fmt.Fprintf(out, "\n  The backends are changing right now: ask again.\n")
 	}
 	if t.Damage != "" {

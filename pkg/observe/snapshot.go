@@ -100,9 +100,9 @@ type Scope struct {
 	// Damage says what is wrong with the slots. Backends then covers only the slots before the
 	// first bad one.
 	Damage string `json:"damage,omitempty"`
-	// Unsettled says that the table changed during every attempt to read it: the scope may be mixed
+	// Changing says that the table changed during every attempt to read it: the scope may be mixed
 	// with its successor.
-	Unsettled bool `json:"unsettled,omitempty"`
+	Changing bool `json:"changing,omitempty"`
 
 	word  maps.Word
 	slots []uint32 // the backend of each slot

@@ -30,7 +30,7 @@ func Take(t Tables) (*Snapshot, error) {
 	for index := range min(len(t.Services), len(t.Names)) {
 		r.read(uint32(index))
 	}
-	r.settle()
+	r.rereadChanged()
 	dangling := r.assign(rows)
 	if len(dangling) > 0 {
 		// Rows that came or went meanwhile are no damage. Real damage is still there on a second
@@ -125,7 +125,7 @@ func (r *reader) read(index uint32) {
 		}
 	}
 	if !stood {
-		s.All.Unsettled, s.Local.Unsettled = true, true
+		s.All.Changing, s.Local.Changing = true, true
 		s.All.Damage, s.Local.Damage = "", ""
 	}
 	r.services[index] = s
@@ -143,8 +143,8 @@ func (r *reader) stands(s *Service) bool {
 	return r.words(s.Index) == [maps.Scopes]maps.Word{s.All.word, s.Local.word} && textOf(&r.Names[s.Index]) == s.Name
 }
 
-// settle rereads services that changed since they were read, until a whole round finds no change.
-func (r *reader) settle() {
+// rereadChanged rereads services that changed since they were read, until a whole round finds no change.
+func (r *reader) rereadChanged() {
 	for round := range takeTries {
 		moved := false
 		for index, s := range r.services {
@@ -154,7 +154,7 @@ func (r *reader) settle() {
 			moved = true
 			r.read(index)
 			if s = r.services[index]; s != nil && round == takeTries-1 {
-				s.All.Unsettled, s.Local.Unsettled = true, true
+				s.All.Changing, s.Local.Changing = true, true
 			}
 		}
 		if !moved {
