@@ -39,7 +39,7 @@ A line has the time, the hook, the direction, the device, what happened to the p
     hook            tc, xdp or pod
     direction       in or out of the node
     device          where the packet was seen
-    verdict         drop, carried (passed on, but degraded) or backend (a flow gets one)
+    verdict         drop, degraded (passed on nevertheless) or backend (a flow gets one)
     reason          of the drop or the degradation; docs/drops.md has a cause and a cure for each
     protocol        tcp, udp, icmp, icmp6 or a number
     tcpFlags        the TCP flags that matter for the state of a connection

@@ -168,7 +168,7 @@ func TestExplainOutsideOutcomes(t *testing.T) {
 		args []string
 		says []string
 	}{
-		{[]string{outsideClient, toEmpty}, []string{"dropped: no-backend, and the client is told", "shop/empty/tcp4", "cause ", "cure "}},
+		{[]string{outsideClient, toEmpty}, []string{"dropped: no-backend, and the client gets a TCP reset or an ICMP error", "shop/empty/tcp4", "cause ", "cure "}},
 		{[]string{outsideClient, "198.18.0.9:80"}, []string{
 			"goes to 192.0.2.7:8080", "192.0.2.0/24 admits the client", "eth0, at tc", "rewritten  192.0.2.1:", "LoadBalancer", "way        eth0"}},
 		{[]string{"198.51.100.9", "198.18.0.9:80"}, []string{"dropped: source-range\n", "none contains the client", "spec.loadBalancerSourceRanges"}},

@@ -65,7 +65,7 @@ func trialOf(r *datapath.TrialResult) (observe.Trial, error) {
 	}
 	switch {
 	case r.Dropped:
-		t.Outcome, t.Told = observe.TrialDrop, r.Answer
+		t.Outcome, t.Rejected = observe.TrialDrop, r.Answer
 	case r.Row == nil:
 		t.Outcome = observe.TrialStack
 	default:

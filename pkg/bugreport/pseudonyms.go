@@ -26,8 +26,8 @@ func NewPseudonyms() *Pseudonyms {
 	return &Pseudonyms{key: key, looks: looksLikeAddress(), cache: map[string]string{}}
 }
 
-// kept returns how many leading bits stay: they say whether an address is private or link-local.
-func kept(addr netip.Addr) int {
+// prefixBits returns how many leading bits stay: they say whether an address is private or link-local.
+func prefixBits(addr netip.Addr) int {
 	if addr.Is4() {
 		return 8
 	}
@@ -50,7 +50,7 @@ func (p *Pseudonyms) address(addr netip.Addr) netip.Addr {
 	}
 	in := addr.WithZone("").AsSlice()
 	out := append([]byte(nil), in...)
-	for bit := kept(addr); bit < len(in)*8; bit++ {
+	for bit := prefixBits(addr); bit < len(in)*8; bit++ {
 		before := append([]byte{byte(len(in)), byte(bit)}, in[:bit/8+1]...)
 		before[len(before)-1] &= ^byte(0xff >> (bit % 8)) // of the current byte, only the bits before this one
 		if p.sum(before)[0]&1 == 1 {

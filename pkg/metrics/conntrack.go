@@ -78,11 +78,11 @@ func conntrackFamilies() []family {
 		},
 		{
 			name: "fairlead_early_fragments_total", kind: prometheus.CounterValue, labels: []string{"fate"},
-			help: "Fragments that arrived before the first of their datagram: kept until it arrives, returned then, lost before that, or " +
-				"refused. Most of those kept belong to datagrams that are not for a frontend, and are neither returned nor lost.",
+			help: "Fragments that arrived before the first of their datagram: stored until it arrives, returned then, lost before that, or " +
+				"refused. Most of those stored belong to datagrams that are not for a frontend, and are neither returned nor lost.",
 			read: func(s *Sample, put put) {
 				f := &s.Kernel.Fragments
-				put(float64(f.Kept), "kept")
+				put(float64(f.Stored), "stored")
 				put(float64(f.Returned), "returned")
 				put(float64(f.Lost), "lost")
 				put(float64(f.Refused), "refused")

@@ -39,7 +39,7 @@ func sample() Sample {
 					{Name: "slots", Capacity: 400, Memory: 4096, Entries: rows(100), Pressure: 0.25},
 					{Name: "affinity", Capacity: 65536, Memory: 1 << 20, Entries: rows(32768), Pressure: 0.5, Evictions: new(uint64(91))},
 					{Name: "conn_origins", Capacity: 800, Memory: 2048},
-				}, Fragments: observe.FragmentStatus{Kept: 101, Returned: 102, Lost: 103, Refused: 104}},
+				}, Fragments: observe.FragmentStatus{Stored: 101, Returned: 102, Lost: 103, Refused: 104}},
 			Programs: []observe.ProgramStatus{{Name: "sock_connect4", Attached: true}, {Name: "sock_connect6"}, {Name: "sock_bind4", Idle: true}},
 			Pins:     &observe.PinStatus{Missing: []string{"/pins/a"}, Restored: 53},
 			Attachment: &observe.AttachmentStatus{Checked: time.Unix(1004, 0), Mended: 51, Families: []observe.FamilyProof{

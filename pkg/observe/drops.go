@@ -12,7 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Drop is what one hook counted for one reason: packets or calls that were stopped, or carried on
+// Drop is what one hook counted for one reason: packets or calls that were stopped, or passed on
 // in a degraded way.
 type Drop struct {
 	Hook    string `json:"hook"`

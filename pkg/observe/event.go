@@ -16,9 +16,9 @@ import (
 
 // The verdicts of an Event.
 const (
-	EventDrop    = "drop"    // dropped for the reason
-	EventCarried = "carried" // carried on in a degraded way for the reason
-	EventBackend = "backend" // the first packet of a flow, which gets a backend
+	EventDrop     = "drop"    // dropped for the reason
+	EventDegraded = "degraded" // passed on in a degraded way for the reason
+	EventBackend  = "backend" // the first packet of a flow, which gets a backend
 )
 
 // Event is one report to a monitor: what happened to a packet or, if only Lost is set, that events
@@ -28,7 +28,7 @@ type Event struct {
 	Hook      string    `json:"hook,omitempty"`      // "tc" or "xdp"
 	Direction string    `json:"direction,omitempty"` // "in" or "out" of the node
 	Device    string    `json:"device,omitempty"`
-	Verdict   string    `json:"verdict,omitempty"` // "drop", "carried" or "backend"
+	Verdict   string    `json:"verdict,omitempty"` // "drop", "degraded" or "backend"
 	Reason    string    `json:"reason,omitempty"`  // as "fairlead drops" shows it
 	Protocol  string    `json:"protocol,omitempty"`
 	TCPFlags  string    `json:"tcpFlags,omitempty"` // "SYN,ACK"

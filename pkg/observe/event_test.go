@@ -109,7 +109,7 @@ func TestEventWords(t *testing.T) {
 		t.Errorf("%+v\nwant %+v", e, want)
 	}
 	full := maps.Event{Reason: uint8(bpf.MapsReasonREASON_FLOWS_FULL), Flow: maps.Flow{Proto: 58}}
-	if e := w.Event(&full); e.Verdict != EventCarried || e.Reason != "flows-full" || e.Protocol != "icmp6" || e.NewDestination.IsValid() {
+	if e := w.Event(&full); e.Verdict != EventDegraded || e.Reason != "flows-full" || e.Protocol != "icmp6" || e.NewDestination.IsValid() {
 		t.Errorf("%+v", e)
 	}
 	if err := w.Close(); err != nil {

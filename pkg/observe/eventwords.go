@@ -119,7 +119,7 @@ func (w *EventWords) Event(e *maps.Event) Event {
 	case e.IsDropped != 0:
 		event.Verdict, event.Reason = EventDrop, wordOf(w.reasons, e.Reason)
 	default:
-		event.Verdict, event.Reason = EventCarried, wordOf(w.reasons, e.Reason)
+		event.Verdict, event.Reason = EventDegraded, wordOf(w.reasons, e.Reason)
 	}
 	return event
 }

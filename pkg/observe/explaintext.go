@@ -64,8 +64,8 @@ func (e *Explanation) outcomeText() string {
 	switch e.Outcome {
 	case Dropped:
 		text := "dropped: " + e.Reason
-		if e.Trial != nil && e.Trial.Told {
-			text += ", and the client is told"
+		if e.Trial != nil && e.Trial.Rejected {
+			text += ", and the client gets a TCP reset or an ICMP error"
 		}
 		return text
 	case ToStack:

@@ -12,7 +12,7 @@ import (
 )
 
 // A flow that is moved to a larger map during the listing is listed once.
-func TestFlowsCarriedMeanwhile(t *testing.T) {
+func TestFlowsCopiedMeanwhile(t *testing.T) {
 	rig.Root(t)
 	r := &FlowReader{}
 	for _, m := range []**ebpf.Map{&r.next, &r.open, &r.half} {

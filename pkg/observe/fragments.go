@@ -9,10 +9,10 @@ import (
 )
 
 // FragmentStatus counts fragments that came before the first one of their datagram, which has the
-// ports. Most of the kept fragments belong to no flow of fairlead, and are neither returned nor
+// ports. Most of the stored fragments belong to no flow of fairlead, and are neither returned nor
 // lost.
 type FragmentStatus struct {
-	Kept     uint64 `json:"kept"`
+	Stored   uint64 `json:"stored"`
 	Returned uint64 `json:"returned"` // after the first had come
 	Lost     uint64 `json:"lost"`     // while the first could still come: evicted, or not written back
 	Refused  uint64 `json:"refused"`  // larger than a place, or the place was in use at that moment
@@ -23,9 +23,9 @@ func readFragments(m *ebpf.Map) (FragmentStatus, error) {
 	if err := m.Lookup(uint32(0), &tally); err != nil {
 		return FragmentStatus{}, fmt.Errorf("read what became of fragments: %w", err)
 	}
-	return FragmentStatus{Kept: tally.Kept, Returned: tally.Returned, Lost: tally.Lost, Refused: tally.Refused}, nil
+	return FragmentStatus{Stored: tally.Kept, Returned: tally.Returned, Lost: tally.Lost, Refused: tally.Refused}, nil
 }
 
 func (f *FragmentStatus) text() string {
-	return fmt.Sprintf("%d early fragments kept, %d given back, %d lost, %d refused", f.Kept, f.Returned, f.Lost, f.Refused)
+	return fmt.Sprintf("%d early fragments stored, %d returned, %d lost, %d refused", f.Stored, f.Returned, f.Lost, f.Refused)
 }

@@ -23,7 +23,7 @@ func TestFragments(t *testing.T) {
 	if err := m.EarlyTally.Put(uint32(0), bpf.MapsEarlyTally{Kept: 11, Returned: 12, Lost: 13, Refused: 14}); err != nil {
 		t.Fatal(err)
 	}
-	want := FragmentStatus{Kept: 11, Returned: 12, Lost: 13, Refused: 14}
+	want := FragmentStatus{Stored: 11, Returned: 12, Lost: 13, Refused: 14}
 	gauge, err := NewGauge(dir)
 	if err != nil {
 		t.Fatal(err)

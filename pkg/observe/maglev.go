@@ -28,7 +28,7 @@ type MaglevTable struct {
 	// Fingerprint is the same for tables that lead every flow to the same backend.
 	Fingerprint string `json:"fingerprint"`
 	Damage      string `json:"damage,omitempty"`
-	Changing   bool   `json:"changing,omitempty"` // the backends are changing right now
+	Changing    bool   `json:"changing,omitempty"` // the backends are changing right now
 }
 
 // MaglevShare is one backend's share of a table.

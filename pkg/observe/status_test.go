@@ -53,7 +53,7 @@ func sampleStatus() Status {
 		},
 		Policies:  &PolicyStatus{Count: new(3), Checked: at},
 		Pins:      &PinStatus{Restored: 2, Last: []string{"ct", "svcs"}, LastTime: at},
-		Fragments: FragmentStatus{Kept: 31, Returned: 29, Lost: 1, Refused: 2},
+		Fragments: FragmentStatus{Stored: 31, Returned: 29, Lost: 1, Refused: 2},
 		Maps: []MapStatus{
 			{Name: "svcs", Type: "Hash", Row: "a -> b", WrittenBy: "reconciler", ReadBy: "sock", Entries: &entries,
 				Capacity: 48, Pressure: 0.25, Memory: 3 << 19, Pin: "/pins/svcs", Schema: "v1"},

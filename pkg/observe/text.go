@@ -86,7 +86,7 @@ func (s *Status) WriteText(w io.Writer) error {
 	if s.Policies != nil {
 		row("policies", "%s", s.Policies.text())
 	}
-	if s.Fragments.Kept+s.Fragments.Refused > 0 {
+	if s.Fragments.Stored+s.Fragments.Refused > 0 {
 		row("fragments", "%s", s.Fragments.text())
 	}
 	if len(s.Maps) > 0 {

@@ -28,13 +28,13 @@ type TrialQuestion struct {
 
 // Trial is what the programs did with the packet.
 type Trial struct {
-	Outcome string         `json:"outcome"`
-	Device  string         `json:"device,omitempty"` // that it comes in by
-	Hook    string         `json:"hook,omitempty"`   // that decided
-	Reason  string         `json:"reason,omitempty"`
-	Told    bool           `json:"told,omitempty"` // the client is told of the drop
-	Source  netip.AddrPort `json:"source,omitzero"`
-	Backend netip.AddrPort `json:"backend,omitzero"`
+	Outcome  string         `json:"outcome"`
+	Device   string         `json:"device,omitempty"` // that it comes in by
+	Hook     string         `json:"hook,omitempty"`   // that decided
+	Reason   string         `json:"reason,omitempty"`
+	Rejected bool           `json:"rejected,omitempty"` // the client gets a TCP reset or an ICMP error
+	Source   netip.AddrPort `json:"source,omitzero"`
+	Backend  netip.AddrPort `json:"backend,omitzero"`
 	// Forwarding is how packets get to the backend. Known says that the flow was tracked already,
 	// so that no backend was chosen.
 	Forwarding Forwarding `json:"forwarding,omitempty"`
