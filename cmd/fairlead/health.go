@@ -96,7 +96,7 @@ func pinnedStatus(cfg *config.Config) observe.Status {
 	}
 	status := observe.NewStatus(pinned)
 	status.Datapath.Programs, err = observe.ReadLinks(filepath.Join(filepath.Dir(mapsDir(cfg)), "links"))
-	status.Judge()
+	status.FindProblems()
 	if err != nil {
 		status.Degraded = append(status.Degraded, err.Error())
 	}

@@ -113,7 +113,7 @@ func (a *lone) status() observe.Status {
 	s.Source = &observe.SourceStatus{Kind: a.cfg.Source, Synced: len(missing) == 0, Missing: missing}
 	a.source.Fill(s.Source)
 	s.Sockmap = a.accelerator.Status()
-	s.Judge()
+	s.FindProblems()
 	s.Degraded = append(s.Degraded, faultsOf(a.servers)...)
 	return s
 }

@@ -46,7 +46,7 @@ func (a *agent) fillMaps(s *observe.Status, from *observe.Reading) {
 }
 
 // complete adds the state of the programs and what only the agent knows to the state of the maps,
-// and judges the result. err says what went wrong when the maps were read.
+// and finds what degrades the node. err says what went wrong when the maps were read.
 func (a *agent) complete(s *observe.Status, err error) {
 	s.Version, s.Node, s.Started, s.Agent = a.Version, a.cfg.NodeName, a.started, a.before.Status(time.Now())
 	missing := a.store.Unsynced()
@@ -90,7 +90,7 @@ func (a *agent) complete(s *observe.Status, err error) {
 	}
 	s.Datapath.Attachment = attachmentStatus(&attached.Attachment)
 	s.Datapath.Outside = outsideStatus(&attached.Outside)
-	s.Judge()
+	s.FindProblems()
 	if r := a.reconciler.Load(); s.Source.Synced && (r == nil || !r.Stats().Synced) {
 		s.Degraded = append(s.Degraded, "The maps do not yet contain what the source delivered.")
 	}

@@ -15,7 +15,7 @@ import (
 // be followed. Each bundle uses different pseudonyms.
 type Pseudonyms struct {
 	key   []byte
-	looks *regexp.Regexp
+	forms *regexp.Regexp
 	cache map[string]string // found text -> replacement
 }
 
@@ -23,7 +23,7 @@ type Pseudonyms struct {
 func NewPseudonyms() *Pseudonyms {
 	key := make([]byte, sha256.Size)
 	_, _ = rand.Read(key) // never fails
-	return &Pseudonyms{key: key, looks: looksLikeAddress(), cache: map[string]string{}}
+	return &Pseudonyms{key: key, forms: addressPattern(), cache: map[string]string{}}
 }
 
 // prefixBits returns how many leading bits stay: they say whether an address is private or link-local.
@@ -67,16 +67,16 @@ func (p *Pseudonyms) sum(text []byte) []byte {
 	return h.Sum(nil)
 }
 
-// looksLikeAddress matches possible hardware, IPv6 and IPv4 addresses, with a prefix length if
+// addressPattern matches possible hardware, IPv6 and IPv4 addresses, with a prefix length if
 // there is one, and host names made of an address, as some clouds assign them.
-func looksLikeAddress() *regexp.Regexp {
+func addressPattern() *regexp.Regexp {
 	const dotted, length = `\d+\.\d+\.\d+\.\d+`, `(?:/\d+)?`
 	return regexp.MustCompile(`(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}\b|[0-9A-Fa-f]*:[0-9A-Fa-f:]*:` + dotted + length +
 		`|[0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:]*` + length + `|` + dotted + length + `|\bip-\d+-\d+-\d+-\d+\b`)
 }
 
 func (p *Pseudonyms) replace(text []byte) []byte {
-	return p.looks.ReplaceAllFunc(text, func(found []byte) []byte {
+	return p.forms.ReplaceAllFunc(text, func(found []byte) []byte {
 		is := string(found)
 		as, ok := p.cache[is]
 		if !ok {

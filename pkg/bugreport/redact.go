@@ -28,8 +28,8 @@ type Redactor struct {
 
 // name is text to be replaced by another name.
 type name struct {
-	looks *regexp.Regexp
-	as    string
+	form *regexp.Regexp
+	as   string
 }
 
 // NewRedactor returns a Redactor that also removes the known secrets wherever they occur.
@@ -72,7 +72,7 @@ func secretHints() []string {
 // all of them would take a minute.
 type pattern struct {
 	hints []string
-	looks *regexp.Regexp
+	form  *regexp.Regexp
 	stays string
 }
 
@@ -106,7 +106,7 @@ func (p *pattern) clean(line, lower []byte) []byte {
 	if !slices.ContainsFunc(p.hints, func(hint string) bool { return bytes.Contains(lower, []byte(hint)) }) {
 		return line
 	}
-	return p.looks.ReplaceAll(line, []byte(p.stays))
+	return p.form.ReplaceAll(line, []byte(p.stays))
 }
 
 // Clean returns the text without secrets, control characters and invalid UTF-8. If the text was cut
@@ -130,7 +130,7 @@ func (r *Redactor) Clean(text []byte, cut bool) []byte {
 		text = r.pseudonyms.replace(text)
 	}
 	for _, n := range r.names {
-		text = n.looks.ReplaceAllLiteral(text, []byte(n.as))
+		text = n.form.ReplaceAllLiteral(text, []byte(n.as))
 	}
 	return text
 }

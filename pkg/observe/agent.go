@@ -43,7 +43,7 @@ func (a *AgentStatus) text() string {
 	return strings.Join(words, "; ")
 }
 
-func (a *AgentStatus) judge(say func(string, ...any)) {
+func (a *AgentStatus) findings(say func(string, ...any)) {
 	if a == nil {
 		return
 	}

@@ -68,8 +68,8 @@ func (a *AttachmentStatus) text() string {
 	return strings.Join(words, ", ")
 }
 
-// judge says what keeps the programs from doing their job.
-func (a *AttachmentStatus) judge(cgroup string, say func(format string, args ...any)) {
+// findings says what keeps the programs from doing their job.
+func (a *AttachmentStatus) findings(cgroup string, say func(format string, args ...any)) {
 	if a == nil {
 		return
 	}

@@ -46,7 +46,7 @@ func (b *BandwidthStatus) text() string {
 	return text
 }
 
-func (b *BandwidthStatus) judge(say func(string, ...any)) {
+func (b *BandwidthStatus) findings(say func(string, ...any)) {
 	if b == nil {
 		return
 	}

@@ -29,7 +29,7 @@ func (b *BigTCPStatus) text() string {
 	return text
 }
 
-func (b *BigTCPStatus) judge(say func(string, ...any)) {
+func (b *BigTCPStatus) findings(say func(string, ...any)) {
 	if b != nil && b.Error != "" {
 		say("Devices do not accept TCP packets as large as they should: %s.", b.Error)
 	}

@@ -86,8 +86,8 @@ func (m *MapStatus) SetEntries(n int) {
 // worth reporting: the first rows to go are those that nobody has used for long.
 const crowdedOut = 0.01
 
-// judge says what it means for clients that a map evicts rows, and what to do.
-func (m *MapStatus) judge(say func(string, ...any)) {
+// findings says what it means for clients that a map evicts rows, and what to do.
+func (m *MapStatus) findings(say func(string, ...any)) {
 	if m.EvictedLately == 0 || float64(m.EvictedLately) < crowdedOut*float64(m.Capacity) {
 		return
 	}
@@ -104,7 +104,7 @@ func (m *MapStatus) judge(say func(string, ...any)) {
 	}
 }
 
-// overBy returns the sentence that says when a trouble that is judged by its last minutes is over.
+// overBy returns the sentence that says when a trouble of the last minutes is over.
 func overBy(unless string, end time.Time) string {
 	if end.IsZero() {
 		return ""

@@ -56,18 +56,18 @@ func (p *pressed) come(t *testing.T, clients, pushed int) {
 	}
 }
 
-type look struct {
+type mapReading struct {
 	Rows            int
 	Evicted, Lately uint64
 }
 
-func (p *pressed) look(t *testing.T) look {
+func (p *pressed) read(t *testing.T) mapReading {
 	t.Helper()
 	c, lately, err := p.lruCounts.of(p.maps.LruStats, p.maps.Affinity, "affinity")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return look{c.Rows, c.Evicted, lately}
+	return mapReading{c.Rows, c.Evicted, lately}
 }
 
 // Rows are counted at most every ten seconds. Evictions are recent for a minute or two and stay
@@ -78,24 +78,24 @@ func TestLruCounts(t *testing.T) {
 		name            string
 		after           time.Duration
 		clients, pushed int
-		want            look
+		want            mapReading
 	}{
-		{"an agent starts with some", 0, 20, 5, look{15, 5, 0}},
-		{"too soon to look again", 9 * time.Second, 10, 2, look{15, 5, 0}},
-		{"later", time.Second, 0, 0, look{23, 7, 2}},
-		{"nobody came", 20 * time.Second, 0, 0, look{23, 7, 2}},
-		{"more within the minute", 20 * time.Second, 5, 5, look{23, 12, 7}},
-		{"a minute after the start", 20 * time.Second, 0, 0, look{23, 12, 7}},
-		{"another minute", time.Minute, 0, 0, look{23, 12, 0}},
-		{"nothing for a minute", time.Minute, 0, 0, look{23, 12, 0}},
-		{"a flood", 10 * time.Second, 50, 50, look{23, 62, 50}},
-		{"two minutes later, and nobody looked meanwhile", 2 * time.Minute, 0, 0, look{23, 62, 0}},
+		{"an agent starts with some", 0, 20, 5, mapReading{15, 5, 0}},
+		{"too soon to look again", 9 * time.Second, 10, 2, mapReading{15, 5, 0}},
+		{"later", time.Second, 0, 0, mapReading{23, 7, 2}},
+		{"nobody came", 20 * time.Second, 0, 0, mapReading{23, 7, 2}},
+		{"more within the minute", 20 * time.Second, 5, 5, mapReading{23, 12, 7}},
+		{"a minute after the start", 20 * time.Second, 0, 0, mapReading{23, 12, 7}},
+		{"another minute", time.Minute, 0, 0, mapReading{23, 12, 0}},
+		{"nothing for a minute", time.Minute, 0, 0, mapReading{23, 12, 0}},
+		{"a flood", 10 * time.Second, 50, 50, mapReading{23, 62, 50}},
+		{"two minutes later, and nobody looked meanwhile", 2 * time.Minute, 0, 0, mapReading{23, 62, 0}},
 	} {
 		p.at = p.at.Add(step.after)
 		if step.clients > 0 {
 			p.come(t, step.clients, step.pushed)
 		}
-		if diff := cmp.Diff(step.want, p.look(t)); diff != "" {
+		if diff := cmp.Diff(step.want, p.read(t)); diff != "" {
 			t.Errorf("%s (-want +have):\n%s", step.name, diff)
 		}
 	}
@@ -105,7 +105,7 @@ func TestLruCounts(t *testing.T) {
 func TestEvictionsNeverBecomeLess(t *testing.T) {
 	p := newPressed(t)
 	p.come(t, 10, 10)
-	p.look(t)
+	p.read(t)
 	for n := range uint32(5) { // not counted as made
 		if err := p.maps.Affinity.Put(maps.AffinityKey{Service: n}, maps.Affinity{}); err != nil {
 			t.Fatal(err)
@@ -113,7 +113,7 @@ func TestEvictionsNeverBecomeLess(t *testing.T) {
 	}
 	p.at = p.at.Add(time.Minute)
 	p.come(t, 1, 1)
-	if have := p.look(t); have.Evicted != 10 {
+	if have := p.read(t); have.Evicted != 10 {
 		t.Errorf("got %+v after 10 rows were evicted", have)
 	}
 }
@@ -131,7 +131,7 @@ func TestCrowdedMapsDegrade(t *testing.T) {
 	} {
 		s := sampleStatus()
 		s.Maps = []MapStatus{{Name: tt.name, Capacity: 16384, EvictedLately: tt.lately, EvictionsEnd: time.Unix(1000, 0)}}
-		s.Judge()
+		s.FindProblems()
 		said := strings.Join(s.Degraded, " ")
 		if (tt.want == "") != (said == "") || !strings.Contains(said, tt.want) {
 			t.Errorf("%s with %d evictions: %q, want %q", tt.name, tt.lately, said, tt.want)

@@ -10,7 +10,7 @@ import (
 )
 
 // Check returns what is wrong with the structure of a snapshot, one sentence each, and nothing for
-// a sound one. It does not judge scopes that changed while they were read.
+// a sound one. It leaves out scopes that changed while they were read.
 func Check(s *Snapshot) []string {
 	var found []string
 	report := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }

@@ -129,9 +129,9 @@ func (o *OutsideStatus) writeDevices(w io.Writer) {
 	table.Flush()
 }
 
-// judge says what keeps clients outside from being served. Without a frontend for them, nothing
+// findings says what keeps clients outside from being served. Without a frontend for them, nothing
 // does.
-func (o *OutsideStatus) judge(say func(format string, args ...any)) {
+func (o *OutsideStatus) findings(say func(format string, args ...any)) {
 	if o == nil {
 		return
 	}

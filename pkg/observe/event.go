@@ -16,9 +16,9 @@ import (
 
 // The verdicts of an Event.
 const (
-	EventDrop     = "drop"    // dropped for the reason
+	EventDrop     = "drop"     // dropped for the reason
 	EventDegraded = "degraded" // passed on in a degraded way for the reason
-	EventBackend  = "backend" // the first packet of a flow, which gets a backend
+	EventBackend  = "backend"  // the first packet of a flow, which gets a backend
 )
 
 // Event is one report to a monitor: what happened to a packet or, if only Lost is set, that events

@@ -29,7 +29,7 @@ func (f *FlowStatus) text() string {
 		f.PendingRows, f.PendingCapacity, clock(f.LastTime), round(f.LastDuration), f.Forgotten)
 }
 
-func (f *FlowStatus) judge(say func(string, ...any)) {
+func (f *FlowStatus) findings(say func(string, ...any)) {
 	if f == nil {
 		return
 	}

@@ -22,7 +22,7 @@ func (p *PinStatus) text() string {
 // mostPins is how many pins a sentence names.
 const mostPins = 3
 
-func (p *PinStatus) judge(say func(string, ...any)) {
+func (p *PinStatus) findings(say func(string, ...any)) {
 	if p == nil {
 		return
 	}

@@ -82,7 +82,7 @@ func (r *RoutingStatus) text() string {
 	return text
 }
 
-func (r *RoutingStatus) judge(say func(string, ...any)) {
+func (r *RoutingStatus) findings(say func(string, ...any)) {
 	if r == nil {
 		return
 	}
@@ -147,13 +147,13 @@ func (p *PodNetworkStatus) text() string {
 	return text
 }
 
-func (p *PodNetworkStatus) judge(say func(string, ...any)) {
+func (p *PodNetworkStatus) findings(say func(string, ...any)) {
 	if p == nil {
 		return
 	}
-	p.Routing.judge(say)
-	p.BigTCP.judge(say)
-	p.Bandwidth.judge(say)
+	p.Routing.findings(say)
+	p.BigTCP.findings(say)
+	p.Bandwidth.findings(say)
 	if m := p.Masquerade; m != nil && m.Error != "" {
 		say("The masquerade configuration %s cannot be used. The %d networks of the last good one apply: %s.", m.File, m.Networks, m.Error)
 	}

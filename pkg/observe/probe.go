@@ -145,7 +145,7 @@ func (e *Explanation) AddProbes(n int) error {
 		}
 		if counts[got]++; counts[got] == 1 {
 			e.Probes = append(e.Probes, got)
-			e.judge(got)
+			e.findings(got)
 		}
 	}
 	for i, p := range e.Probes {
@@ -154,8 +154,8 @@ func (e *Explanation) AddProbes(n int) error {
 	return nil
 }
 
-// judge notes what it means that a probe did not go where it should.
-func (e *Explanation) judge(got Probed) {
+// findings notes what it means that a probe did not go where it should.
+func (e *Explanation) findings(got Probed) {
 	switch {
 	case got.Address == e.Destination && e.Outcome != LeftAlone:
 		e.Notes = append(e.Notes, "A probe was not pointed at a backend: the programs are attached to another part of the cgroup tree than the one this command is "+

@@ -78,8 +78,8 @@ func (u *SnatUse) cure() string {
 	return share + " Spread the pods over more nodes, have them keep fewer connections to one address and port, or give the destination more addresses; a larger --snat-ports gives room for more."
 }
 
-// judge says that ports are used up. Conntrack-max has nothing to do with it.
-func (s *SnatStatus) judge(say func(string, ...any)) {
+// findings says that ports are used up. Conntrack-max has nothing to do with it.
+func (s *SnatStatus) findings(say func(string, ...any)) {
 	if s == nil || s.RefusedLately == 0 {
 		return
 	}

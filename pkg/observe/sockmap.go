@@ -92,7 +92,7 @@ func bytesOf(n uint64) string {
 	return fmt.Sprintf("%.4g %s", value, unit)
 }
 
-func (s *SockmapStatus) judge(say func(string, ...any)) {
+func (s *SockmapStatus) findings(say func(string, ...any)) {
 	if s == nil {
 		return
 	}

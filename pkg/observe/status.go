@@ -37,7 +37,7 @@ type Status struct {
 	Backends  int            `json:"backends"`
 	Maps      []MapStatus    `json:"maps"`
 	Problems  []Problem      `json:"problems"`
-	// Degraded has a sentence for everything that keeps this node from doing its job; see Judge.
+	// Degraded has a sentence for everything that keeps this node from doing its job; see FindProblems.
 	Degraded []string `json:"degraded"`
 }
 
@@ -138,10 +138,10 @@ func NewStatus(pinned *Pinned) Status {
 	return s
 }
 
-// Judge fills in Degraded from everything else. A problem of an object does not degrade the node:
-// it is for the object's author to solve, and the node does what it was told. Judge replaces nil
+// FindProblems fills in Degraded from everything else. A problem of an object does not degrade the node:
+// it is for the object's author to solve, and the node does what it was told. FindProblems replaces nil
 // lists with empty ones, as readers of JSON expect.
-func (s *Status) Judge() {
+func (s *Status) FindProblems() {
 	s.Degraded = []string{}
 	s.Maps, s.Problems, s.Datapath.Programs = list(s.Maps), list(s.Problems), list(s.Datapath.Programs)
 	say := func(format string, args ...any) { s.Degraded = append(s.Degraded, fmt.Sprintf(format, args...)) }
@@ -161,33 +161,33 @@ func (s *Status) Judge() {
 	case s.Mode != "" && s.Sockmap == nil:
 		say("No connection bypasses TCP yet.")
 	case s.Mode == "":
-		s.judgeServing(say)
+		s.servingFindings(say)
 	}
 	for _, p := range s.Datapath.Programs {
 		if !p.Attached && !p.Idle {
 			say("Program %s is not attached, so its function does not work.", p.Name)
 		}
 	}
-	s.Agent.judge(say)
-	s.Pins.judge(say)
-	s.Datapath.Attachment.judge(s.Datapath.CgroupRoot, say)
-	s.Datapath.Outside.judge(say)
-	s.Flows.judge(say)
-	s.Snat.judge(say)
+	s.Agent.findings(say)
+	s.Pins.findings(say)
+	s.Datapath.Attachment.findings(s.Datapath.CgroupRoot, say)
+	s.Datapath.Outside.findings(say)
+	s.Flows.findings(say)
+	s.Snat.findings(say)
 	for i := range s.Maps {
-		s.Maps[i].judge(say)
+		s.Maps[i].findings(say)
 	}
-	s.Ways.judge(say)
-	s.PodNetwork.judge(say)
+	s.Ways.findings(say)
+	s.PodNetwork.findings(say)
 	if n := len(s.Disbelieved); n > 0 {
 		say("%d claims of Nodes to addresses or networks are not believed, and what comes from there is not taken for that node's. The first is: %s. "+
 			"Correct the Node object, or find out who changes it.", n, s.Disbelieved[0])
 	}
-	s.Sockmap.judge(say)
+	s.Sockmap.findings(say)
 }
 
-// judgeServing reports what a node that serves Services cannot do without.
-func (s *Status) judgeServing(say func(string, ...any)) {
+// servingFindings reports what a node that serves Services cannot do without.
+func (s *Status) servingFindings(say func(string, ...any)) {
 	if len(s.Maps) == 0 && (s.Pins == nil || len(s.Pins.Missing) == 0) {
 		say("There are no maps.")
 	}

@@ -85,7 +85,7 @@ func TestStatusText(t *testing.T) {
 	o := s.Datapath.Outside
 	o.Devices[1].TC, o.Devices[1].Error = "", "attach tc_to_netdev: no memory"
 	o.Missing, o.Unknown, o.NotForward = []string{"eth7"}, []netip.Addr{netip.MustParseAddr("192.0.2.9")}, []string{"net.ipv4.ip_forward"}
-	s.Judge()
+	s.FindProblems()
 	out.Reset()
 	if err := s.WriteText(&out); err != nil {
 		t.Fatal(err)
@@ -97,11 +97,11 @@ func TestStatusText(t *testing.T) {
 func TestStatusOfAccelerateOnly(t *testing.T) {
 	s := Status{Mode: "accelerate-only", Source: &SourceStatus{Kind: "kubernetes", Synced: true}}
 	s.Datapath.CgroupRoot = "/sys/fs/cgroup"
-	if s.Judge(); !slices.Equal(s.Degraded, []string{"No connection bypasses TCP yet."}) {
+	if s.FindProblems(); !slices.Equal(s.Degraded, []string{"No connection bypasses TCP yet."}) {
 		t.Errorf("before it works: %q", s.Degraded)
 	}
 	s.Sockmap = &SockmapStatus{On: true, Pods: 2, Differences: []string{"MSG_WAITALL returns short", "another"}}
-	s.Judge()
+	s.FindProblems()
 	var out bytes.Buffer
 	if err := s.WriteText(&out); err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func TestStatusJSON(t *testing.T) {
 	}
 }
 
-func TestJudge(t *testing.T) {
+func TestFindings(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*Status)
@@ -219,7 +219,7 @@ func TestJudge(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := sampleStatus()
 			tt.change(&s)
-			s.Judge()
+			s.FindProblems()
 			if !slices.EqualFunc(s.Degraded, tt.want, strings.Contains) {
 				t.Errorf("degraded: %q, want %q", s.Degraded, tt.want)
 			}
@@ -227,9 +227,9 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestJudgeLeavesNoNull(t *testing.T) {
+func TestStatusHasNoNull(t *testing.T) {
 	var s Status
-	s.Judge()
+	s.FindProblems()
 	text, err := json.Marshal(s)
 	if err != nil {
 		t.Fatal(err)

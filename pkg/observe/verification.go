@@ -16,7 +16,7 @@ type Verification struct {
 	Backends    int           `json:"backends"`
 	Found       int           `json:"found"`
 	Mended      int           `json:"mended"`
-	Pending     int           `json:"pending"`     // objects and rows waiting for a retry, which were not judged
+	Pending     int           `json:"pending"`     // objects and rows waiting for a retry, which were not compared
 	Differences []Difference  `json:"differences"` // the first of those found
 	Took        time.Duration `json:"tookNanoseconds"`
 	// Structure lists what is structurally wrong with the maps, if no agent could say what should

@@ -27,7 +27,7 @@ func (w *WayStatus) text() string {
 	return fmt.Sprintf("%d changes followed, last %s; %d neighbors%s", w.Changes, clock(w.LastChange), w.Neighbours, crowded)
 }
 
-func (w *WayStatus) judge(say func(string, ...any)) {
+func (w *WayStatus) findings(say func(string, ...any)) {
 	if w != nil && w.Error != "" {
 		say("Route changes are not followed, so every flow looks up its route once a second, and its packets cost more: %s.",
 			w.Error)
