@@ -14,6 +14,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/test/tables"
 )
 
 func TestCheck(t *testing.T) {
@@ -22,38 +23,38 @@ func TestCheck(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name   string
-		damage func(l *layout, index uint32)
+		damage func(l *tables.Layout, index uint32)
 		want   string // part of one of the findings
 	}{
-		{"slot of another service", func(l *layout, _ uint32) { l.Slots[1] = maps.MakeSlot(0, 9, 1) }, "slot 1 belongs to service 9"},
-		{"slot with another tag", func(l *layout, i uint32) { l.Slots[0] = maps.MakeSlot(0, i, 77) }, "slot 0 belongs to service 1, tag 77"},
-		{"backend outside", func(l *layout, i uint32) { l.Slots[0] = maps.MakeSlot(60000, i, 1) }, "leads to backend 60000, outside"},
-		{"backend never written", func(l *layout, i uint32) { l.Slots[0] = maps.MakeSlot(50, i, 1) }, "leads to backend 50, which was never written"},
-		{"extent outside", func(l *layout, i uint32) { l.Services[i].Words[0] = uint64(maps.MakeWord(1<<31, 65535, 1)) }, "lie outside the map"},
-		{"overlap", func(l *layout, i uint32) {
+		{"slot of another service", func(l *tables.Layout, _ uint32) { l.Slots[1] = maps.MakeSlot(0, 9, 1) }, "slot 1 belongs to service 9"},
+		{"slot with another tag", func(l *tables.Layout, i uint32) { l.Slots[0] = maps.MakeSlot(0, i, 77) }, "slot 0 belongs to service 1, tag 77"},
+		{"backend outside", func(l *tables.Layout, i uint32) { l.Slots[0] = maps.MakeSlot(60000, i, 1) }, "leads to backend 60000, outside"},
+		{"backend never written", func(l *tables.Layout, i uint32) { l.Slots[0] = maps.MakeSlot(50, i, 1) }, "leads to backend 50, which was never written"},
+		{"extent outside", func(l *tables.Layout, i uint32) { l.Services[i].Words[0] = uint64(maps.MakeWord(1<<31, 65535, 1)) }, "lie outside the map"},
+		{"overlap", func(l *tables.Layout, i uint32) {
 			l.Services[i].Words[1] = l.Services[i].Words[0]
 		}, "slots 0 to 1 are claimed by shop/web:http/tcp4, scope all and by shop/web:http/tcp4, scope local"},
-		{"no such service", func(l *layout, _ uint32) { l.Frontends.(rows)[key("10.96.0.99", model.TCP)] = maps.Svc{Service: 40} },
+		{"no such service", func(l *tables.Layout, _ uint32) { l.Frontends[key("10.96.0.99", model.TCP)] = maps.Svc{Service: 40} },
 			"frontend 10.96.0.99:80/tcp leads to service 40, which does not exist"},
-		{"service outside", func(l *layout, _ uint32) {
-			l.Frontends.(rows)[key("10.96.0.99", model.TCP)] = maps.Svc{Service: 1 << 31}
+		{"service outside", func(l *tables.Layout, _ uint32) {
+			l.Frontends[key("10.96.0.99", model.TCP)] = maps.Svc{Service: 1 << 31}
 		},
 			"leads to service 2147483648"},
-		{"no name", func(l *layout, i uint32) { l.Names[i] = maps.NameText{} }, "service 1 has frontends or slots, but no name"},
-		{"two of a name", func(l *layout, _ uint32) { l.add(wants{name: "shop/web:http/tcp4"}) }, "are both named shop/web:http/tcp4"},
-		{"service 0", func(l *layout, _ uint32) { l.nextService = 0; l.add(wants{name: "a/b/tcp4"}) }, "service 0 is in use"},
-		{"frontends of two protocols", func(l *layout, i uint32) { l.Frontends.(rows)[key("10.96.0.99", model.UDP)] = maps.Svc{Service: i} },
+		{"no name", func(l *tables.Layout, i uint32) { l.Names[i] = maps.NameText{} }, "service 1 has frontends or slots, but no name"},
+		{"two of a name", func(l *tables.Layout, _ uint32) { l.Add(tables.Wants{Name: "shop/web:http/tcp4"}) }, "are both named shop/web:http/tcp4"},
+		{"service 0", func(l *tables.Layout, _ uint32) { l.NextService = 0; l.Add(tables.Wants{Name: "a/b/tcp4"}) }, "service 0 is in use"},
+		{"frontends of two protocols", func(l *tables.Layout, i uint32) { l.Frontends[key("10.96.0.99", model.UDP)] = maps.Svc{Service: i} },
 			"has frontends of"},
-		{"backend of another protocol", func(l *layout, _ uint32) { l.Backends[0].Proto = 17 }, "backend 10.1.0.1:8080 is udp, the frontends are tcp"},
-		{"one backend twice", func(l *layout, _ uint32) { l.Backends[1] = l.Backends[0] }, "backend 10.1.0.1:8080/tcp of shop/web:http/tcp4 has two rows, 0 and 1"},
-		{"backend of another service", func(l *layout, _ uint32) { l.Backends[1].Owner = maps.MakeOwner(9, 1) }, "leads to backend 1, which belongs to service 9"},
-		{"backend of another scope", func(l *layout, i uint32) { l.Backends[1].Owner = maps.MakeOwner(i, 2) }, "leads to backend 1, which is not marked for the scope"},
+		{"backend of another protocol", func(l *tables.Layout, _ uint32) { l.Backends[0].Proto = 17 }, "backend 10.1.0.1:8080 is udp, the frontends are tcp"},
+		{"one backend twice", func(l *tables.Layout, _ uint32) { l.Backends[1] = l.Backends[0] }, "backend 10.1.0.1:8080/tcp of shop/web:http/tcp4 has two rows, 0 and 1"},
+		{"backend of another service", func(l *tables.Layout, _ uint32) { l.Backends[1].Owner = maps.MakeOwner(9, 1) }, "leads to backend 1, which belongs to service 9"},
+		{"backend of another scope", func(l *tables.Layout, i uint32) { l.Backends[1].Owner = maps.MakeOwner(i, 2) }, "leads to backend 1, which is not marked for the scope"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			l := newLayout()
-			index := l.add(shop()[0])
+			l := tables.NewLayout()
+			index := l.Add(tables.Shop()[0])
 			tt.damage(l, index)
-			s := take(t, l.Tables)
+			s := take(t, l)
 			found := Check(s)
 			if !slices.ContainsFunc(found, func(f string) bool { return strings.Contains(f, tt.want) }) {
 				t.Errorf("found %q, want %q", found, tt.want)
@@ -68,7 +69,7 @@ func TestCheck(t *testing.T) {
 // TestTakeAnything reads tables of random bytes: nothing in them may cause a panic.
 func TestTakeAnything(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		l := newLayout()
+		l := tables.NewLayout()
 		for i := range l.Services[:8] {
 			l.Services[i].Words = [maps.Scopes]uint64{rapid.Uint64().Draw(t, "word"), uint64(maps.MakeWord(
 				rapid.Uint32Range(0, 520).Draw(t, "off"), rapid.IntRange(0, 20).Draw(t, "len"), rapid.Uint16().Draw(t, "tag")))}
@@ -81,8 +82,8 @@ func TestTakeAnything(t *testing.T) {
 			l.Slots[i].Value = rapid.Uint64().Draw(t, "slot")
 		}
 		key := maps.SvcKey{Proto: rapid.Uint8().Draw(t, "proto"), Port: rapid.Uint16().Draw(t, "port")}
-		l.Frontends.(rows)[key] = maps.Svc{Service: rapid.Uint32().Draw(t, "service"), Kind: rapid.Uint32().Draw(t, "kind")}
-		s, err := Take(l.Tables)
+		l.Frontends[key] = maps.Svc{Service: rapid.Uint32().Draw(t, "service"), Kind: rapid.Uint32().Draw(t, "kind")}
+		s, err := Take(tablesIn(l))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,9 +103,9 @@ func TestTakeAnything(t *testing.T) {
 // at once what the other freed. Every service that stands still in a snapshot must be sound and
 // complete.
 func TestTakeDuringWrites(t *testing.T) {
-	l := newLayout()
-	first := l.add(wants{name: "a/one/tcp4", all: []string{"10.1.0.1:1", "10.1.0.2:1"}})
-	second := l.add(wants{name: "a/two/tcp4", all: []string{"10.1.0.3:1", "10.1.0.4:1"}})
+	l := tables.NewLayout()
+	first := l.Add(tables.Wants{Name: "a/one/tcp4", All: []string{"10.1.0.1:1", "10.1.0.2:1"}})
+	second := l.Add(tables.Wants{Name: "a/two/tcp4", All: []string{"10.1.0.3:1", "10.1.0.4:1"}})
 	var stop atomic.Bool
 	var writer sync.WaitGroup
 	writer.Go(func() {
@@ -124,7 +125,7 @@ func TestTakeDuringWrites(t *testing.T) {
 	})
 	steady := 0
 	for range 3000 {
-		s := take(t, l.Tables)
+		s := take(t, l)
 		if found := Check(s); len(found) > 0 {
 			t.Errorf("concurrent writes are reported as damage: %q", found)
 			break
@@ -148,7 +149,7 @@ func TestTakeDuringWrites(t *testing.T) {
 
 // churn returns other rows at the second listing, like a map that is written meanwhile.
 type churn struct {
-	listings []rows
+	listings []tables.Rows
 	err      error
 }
 
@@ -164,12 +165,15 @@ func (c *churn) Each(visit func(maps.SvcKey, maps.Svc)) error {
 }
 
 func TestTakeForgivesRowsThatGo(t *testing.T) {
-	l := newLayout()
-	index := l.add(shop()[0])
-	sound := l.Frontends.(rows)
-	stale := rows{maps.KeyOf(netip.MustParseAddr("10.96.0.99"), 80, model.TCP): {Service: 30}}
-	l.Frontends = &churn{listings: []rows{stale, sound}}
-	s := take(t, l.Tables)
+	l := tables.NewLayout()
+	index := l.Add(tables.Shop()[0])
+	stale := tables.Rows{maps.KeyOf(netip.MustParseAddr("10.96.0.99"), 80, model.TCP): {Service: 30}}
+	listed := tablesIn(l)
+	listed.Frontends = &churn{listings: []tables.Rows{stale, l.Frontends}}
+	s, err := Take(listed)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if found := Check(s); len(found) > 0 {
 		t.Errorf("a row that went meanwhile is reported as damage: %q", found)
 	}
@@ -179,9 +183,10 @@ func TestTakeForgivesRowsThatGo(t *testing.T) {
 }
 
 func TestTakeReportsListingErrors(t *testing.T) {
-	l := newLayout()
-	l.Frontends = &churn{err: errors.New("no access")}
-	if _, err := Take(l.Tables); err == nil {
+	l := tables.NewLayout()
+	listed := tablesIn(l)
+	listed.Frontends = &churn{err: errors.New("no access")}
+	if _, err := Take(listed); err == nil {
 		t.Error("Take did not return the error of the listing")
 	}
 }

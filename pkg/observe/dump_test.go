@@ -3,10 +3,7 @@ package observe
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -14,34 +11,16 @@ import (
 	"pgregory.net/rapid"
 
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/goldenfile"
+	"fairlead.io/fairlead/test/tables"
 )
 
-var update = flag.Bool("update", false, "write the golden files")
-
-// golden compares got with a file in testdata.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got), run with -update if the change is intended:\n%s", path, diff)
-	}
-}
-
 func TestDump(t *testing.T) {
-	l := newLayout()
-	for _, w := range shop() {
-		l.add(w)
+	l := tables.NewLayout()
+	for _, w := range tables.Shop() {
+		l.Add(w)
 	}
-	s := take(t, l.Tables)
+	s := take(t, l)
 	s.Counters = []Counter{{"sock", "none", 12, 0}, {"sock", "no-backend", 3, 0}}
 	s.Optouts = []Optout{
 		{Kind: "cgroup", ID: 77, Pod: "shop/agent", Why: "annotation of the pod"},
@@ -64,13 +43,13 @@ func TestDump(t *testing.T) {
 		if err := Dump(&out, s, name); err != nil {
 			t.Fatal(err)
 		}
-		golden(t, name+".txt", out.String())
+		goldenfile.Compare(t, name+".txt", out.String())
 	}
 	var out bytes.Buffer
 	if err := DumpAll(&out, s); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "all.txt", out.String())
+	goldenfile.Compare(t, "all.txt", out.String())
 	if found := Check(s); len(found) > 0 {
 		t.Errorf("sound tables are reported as damaged: %q", found)
 	}
@@ -80,9 +59,9 @@ func TestDump(t *testing.T) {
 }
 
 func TestDumpReportsWriteErrors(t *testing.T) {
-	l := newLayout()
-	l.add(shop()[0])
-	s := take(t, l.Tables)
+	l := tables.NewLayout()
+	l.Add(tables.Shop()[0])
+	s := take(t, l)
 	if err := DumpAll(fullDisk{}, s); !errors.Is(err, errFull) {
 		t.Errorf("DumpAll to a full disk: %v", err)
 	}
@@ -100,12 +79,12 @@ func (fullDisk) Write([]byte) (int, error) { return 0, errFull }
 // TestDumpAllIgnoresLayout lays out the same services in another order, at other indexes, offsets
 // and tags.
 func TestDumpAllIgnoresLayout(t *testing.T) {
-	dump := func(l *layout, list []wants) string {
+	dump := func(l *tables.Layout, list []tables.Wants) string {
 		for _, w := range list {
-			l.add(w)
-			l.nextSlot += 3
+			l.Add(w)
+			l.NextSlot += 3
 		}
-		s, err := Take(l.Tables)
+		s, err := Take(tablesIn(l))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,14 +94,14 @@ func TestDumpAllIgnoresLayout(t *testing.T) {
 		}
 		return out.String()
 	}
-	want := dump(newLayout(), shop())
+	want := dump(tables.NewLayout(), tables.Shop())
 	rapid.Check(t, func(t *rapid.T) {
-		l := newLayout()
-		l.nextService = rapid.Uint32Range(1, 40).Draw(t, "service")
-		l.nextSlot = rapid.Uint32Range(0, 300).Draw(t, "slot")
-		l.nextBackend = rapid.Uint32Range(0, 40).Draw(t, "backend")
-		l.tag = rapid.Uint16().Draw(t, "tag")
-		got := dump(l, rapid.Permutation(shop()).Draw(t, "order"))
+		l := tables.NewLayout()
+		l.NextService = rapid.Uint32Range(1, 40).Draw(t, "service")
+		l.NextSlot = rapid.Uint32Range(0, 300).Draw(t, "slot")
+		l.NextBackend = rapid.Uint32Range(0, 40).Draw(t, "backend")
+		l.Tag = rapid.Uint16().Draw(t, "tag")
+		got := dump(l, rapid.Permutation(tables.Shop()).Draw(t, "order"))
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatal(diff)
 		}
@@ -131,10 +110,10 @@ func TestDumpAllIgnoresLayout(t *testing.T) {
 
 func TestDumpAllSeesTheOrderOfSlots(t *testing.T) {
 	dump := func(backends ...string) string {
-		l := newLayout()
-		l.add(wants{name: "a/b/tcp4", algorithm: 3, all: backends})
+		l := tables.NewLayout()
+		l.Add(tables.Wants{Name: "a/b/tcp4", Algorithm: 3, All: backends})
 		var out bytes.Buffer
-		if err := DumpAll(&out, take(t, l.Tables)); err != nil {
+		if err := DumpAll(&out, take(t, l)); err != nil {
 			t.Fatal(err)
 		}
 		return out.String()
@@ -146,12 +125,12 @@ func TestDumpAllSeesTheOrderOfSlots(t *testing.T) {
 }
 
 func TestSnapshotBackends(t *testing.T) {
-	l := newLayout()
-	for _, w := range shop() {
-		l.add(w)
+	l := tables.NewLayout()
+	for _, w := range tables.Shop() {
+		l.Add(w)
 	}
-	l.backend(0, "10.1.0.99:1") // freed: no slot leads to it
-	s := take(t, l.Tables)
+	l.Backend(0, "10.1.0.99:1") // freed: no slot leads to it
+	s := take(t, l)
 	users := func(address string) (names []string) {
 		for _, b := range s.Backends {
 			if b.Address.String() == address {

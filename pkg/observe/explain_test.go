@@ -12,20 +12,21 @@ import (
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/test/tables"
 )
 
 const second = uint64(1e9)
 
 // asked is a node with services of every kind, and the memory of its clients.
 type asked struct {
-	*layout
+	*tables.Layout
 	facts
 }
 
 func newAsked() *asked {
-	a := &asked{layout: newLayout()}
-	for _, w := range shop() {
-		a.add(w)
+	a := &asked{Layout: tables.NewLayout()}
+	for _, w := range tables.Shop() {
+		a.Add(w)
 	}
 	a.node = map[netip.Addr]struct{}{netip.MustParseAddr("192.0.2.1"): {}, netip.MustParseAddr("2001:db8:1::1"): {}}
 	a.remembered = func(uint64, *Service) (*bpf.MapsAffinity, error) { return nil, nil }
@@ -48,7 +49,7 @@ func question(text string) Question {
 
 func (a *asked) ask(t *testing.T, q Question) *Explanation {
 	t.Helper()
-	e, err := explain(take(t, a.Tables), a.facts, q)
+	e, err := explain(take(t, a.Layout), a.facts, q)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,10 +96,10 @@ func TestExplain(t *testing.T) {
 	} {
 		t.Run(tt.question, func(t *testing.T) {
 			a := newAsked()
-			a.add(wants{name: "shop/none/tcp4", frontends: map[string]uint32{"10.96.0.13:80": maps.ClusterIP}})
-			a.add(wants{name: "shop/outside/tcp4", frontends: map[string]uint32{"203.0.113.1:80": maps.ExternalOnly}})
-			a.add(wants{name: "shop/guarded/tcp4", flags: maps.SourceRanges, frontends: map[string]uint32{"203.0.113.2:80": maps.LoadBalancer}})
-			a.add(wants{name: "pod:shop/far/tcp4", frontends: map[string]uint32{"192.0.2.99:9001": maps.HostPort}})
+			a.Add(tables.Wants{Name: "shop/none/tcp4", Frontends: map[string]uint32{"10.96.0.13:80": maps.ClusterIP}})
+			a.Add(tables.Wants{Name: "shop/outside/tcp4", Frontends: map[string]uint32{"203.0.113.1:80": maps.ExternalOnly}})
+			a.Add(tables.Wants{Name: "shop/guarded/tcp4", Flags: maps.SourceRanges, Frontends: map[string]uint32{"203.0.113.2:80": maps.LoadBalancer}})
+			a.Add(tables.Wants{Name: "pod:shop/far/tcp4", Frontends: map[string]uint32{"192.0.2.99:9001": maps.HostPort}})
 			e := a.ask(t, question(strings.Replace(tt.question, "10.96.10:80", "10.96.0.1:80", 1)))
 			var text strings.Builder
 			if err := e.WriteText(&text); err != nil {
@@ -159,10 +160,10 @@ func TestExplainChoice(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := newAsked()
-			a.layout = newLayout()
-			index := a.add(wants{
-				name: "a/b/tcp4", algorithm: uint8(tt.algorithm), affinity: tt.affinity, all: backends,
-				frontends: map[string]uint32{"10.96.0.10:80": maps.ClusterIP},
+			a.Layout = tables.NewLayout()
+			index := a.Add(tables.Wants{
+				Name: "a/b/tcp4", Algorithm: uint8(tt.algorithm), Affinity: tt.affinity, All: backends,
+				Frontends: map[string]uint32{"10.96.0.10:80": maps.ClusterIP},
 			})
 			a.Services[index].Turn = tt.turn
 			a.remembered = func(of uint64, service *Service) (*bpf.MapsAffinity, error) {
@@ -215,7 +216,7 @@ func TestExplainKnowsItsNamespace(t *testing.T) {
 
 func TestExplainDamage(t *testing.T) {
 	a := newAsked()
-	a.Frontends.(rows)[maps.KeyOf(netip.MustParseAddr("10.96.0.99"), 80, model.TCP)] = maps.Svc{Service: 40}
+	a.Frontends[maps.KeyOf(netip.MustParseAddr("10.96.0.99"), 80, model.TCP)] = maps.Svc{Service: 40}
 	e := a.ask(t, question("tcp node 10.96.0.99:80"))
 	if e.Outcome != Refused || len(e.Damage) != 1 || !strings.Contains(e.Damage[0], "leads to service 40, which does not exist") {
 		t.Errorf("dangling: %s, %q", e.Outcome, e.Damage)
@@ -229,7 +230,7 @@ func TestExplainDamage(t *testing.T) {
 	a.remembered = func(uint64, *Service) (*bpf.MapsAffinity, error) { return nil, errors.New("no access") }
 	q := question("tcp 10.1.0.9 [fd96::10]:80")
 	q.Self = Namespace{7, []netip.Addr{q.Client}}
-	if _, err := explain(take(t, a.Tables), a.facts, q); err == nil {
+	if _, err := explain(take(t, a.Layout), a.facts, q); err == nil {
 		t.Error("explain did not return the error of the affinity lookup")
 	}
 }
@@ -258,7 +259,7 @@ func TestOneEdit(t *testing.T) {
 // SCTP sockets are left alone, whatever owns the address, and no probe opens one.
 func TestExplainSCTP(t *testing.T) {
 	a := newAsked()
-	a.Frontends.(rows)[maps.KeyOf(netip.MustParseAddr("10.96.0.10"), 80, model.SCTP)] = maps.Svc{Service: 1, Kind: maps.ClusterIP}
+	a.Frontends[maps.KeyOf(netip.MustParseAddr("10.96.0.10"), 80, model.SCTP)] = maps.Svc{Service: 1, Kind: maps.ClusterIP}
 	q := question("tcp node 10.96.0.10:80")
 	q.Protocol = model.SCTP
 	e := a.ask(t, q)
@@ -279,36 +280,36 @@ func TestExplainPodDevice(t *testing.T) {
 	for _, tt := range []struct {
 		question, protocol string
 		optedOut           bool
-		service            wants
+		service            tables.Wants
 		visit              lastFlow
 		outcome            Outcome
 		next               string
 		says               []string
 	}{
-		{"sctp", "sctp", false, wants{}, lastFlow{}, ToBackend, "", []string{"pod-device: SCTP sockets", "flabc", "address and the flow's ports decide which of 2"}},
-		{"opted out", "tcp", true, wants{}, lastFlow{}, ToBackend, "", []string{"pod-device: shop/vm has opted out", "flabc"}},
-		{"turns", "tcp", true, wants{algorithm: uint8(lb.RoundRobin)}, lastFlow{}, ToBackend, "10.1.0.2:80", []string{"gets slot 1 of 2"}},
-		{"its address", "tcp", true, wants{algorithm: uint8(lb.SourceHash)}, lastFlow{}, ToBackend, "", []string{"the pod's address decides: always the same one of 2"}},
-		{"affinity", "tcp", true, wants{affinity: 60}, visit(990*second, 1), ToBackend, "10.1.0.2:80", []string{"keeps its backend for another 50s"}},
-		{"affinity over", "tcp", true, wants{affinity: 60}, visit(900*second, 1), ToBackend, "", []string{"was 1m40s ago"}},
-		{"affinity of nobody", "tcp", true, wants{affinity: 60}, lastFlow{}, ToBackend, "", []string{"has no backend yet"}},
-		{"no backend", "sctp", false, wants{all: []string{}}, lastFlow{}, Dropped, "", []string{"dropped: no-backend", "cure", "pod-device"}},
-		{"by its socket", "tcp", false, wants{}, lastFlow{}, ToBackend, "", []string{"socket: the socket is pointed", "raw sockets", "device flabc"}},
+		{"sctp", "sctp", false, tables.Wants{}, lastFlow{}, ToBackend, "", []string{"pod-device: SCTP sockets", "flabc", "address and the flow's ports decide which of 2"}},
+		{"opted out", "tcp", true, tables.Wants{}, lastFlow{}, ToBackend, "", []string{"pod-device: shop/vm has opted out", "flabc"}},
+		{"turns", "tcp", true, tables.Wants{Algorithm: uint8(lb.RoundRobin)}, lastFlow{}, ToBackend, "10.1.0.2:80", []string{"gets slot 1 of 2"}},
+		{"its address", "tcp", true, tables.Wants{Algorithm: uint8(lb.SourceHash)}, lastFlow{}, ToBackend, "", []string{"the pod's address decides: always the same one of 2"}},
+		{"affinity", "tcp", true, tables.Wants{Affinity: 60}, visit(990*second, 1), ToBackend, "10.1.0.2:80", []string{"keeps its backend for another 50s"}},
+		{"affinity over", "tcp", true, tables.Wants{Affinity: 60}, visit(900*second, 1), ToBackend, "", []string{"was 1m40s ago"}},
+		{"affinity of nobody", "tcp", true, tables.Wants{Affinity: 60}, lastFlow{}, ToBackend, "", []string{"has no backend yet"}},
+		{"no backend", "sctp", false, tables.Wants{All: []string{}}, lastFlow{}, Dropped, "", []string{"dropped: no-backend", "cure", "pod-device"}},
+		{"by its socket", "tcp", false, tables.Wants{}, lastFlow{}, ToBackend, "", []string{"socket: the socket is pointed", "raw sockets", "device flabc"}},
 	} {
 		t.Run(tt.question, func(t *testing.T) {
 			a := newAsked()
-			a.layout = newLayout()
-			tt.service.name, tt.service.frontends = "a/b/"+tt.protocol+"4", map[string]uint32{}
-			if tt.service.all == nil {
-				tt.service.all = []string{"10.1.0.1:80", "10.1.0.2:80"}
+			a.Layout = tables.NewLayout()
+			tt.service.Name, tt.service.Frontends = "a/b/"+tt.protocol+"4", map[string]uint32{}
+			if tt.service.All == nil {
+				tt.service.All = []string{"10.1.0.1:80", "10.1.0.2:80"}
 			}
-			index := a.add(tt.service)
+			index := a.Add(tt.service)
 			a.Services[index].Turn = 5
 			proto := model.TCP
 			if tt.protocol == "sctp" {
 				proto = model.SCTP
 			}
-			a.Frontends.(rows)[maps.KeyOf(netip.MustParseAddr("10.96.0.10"), 80, proto)] = maps.Svc{Service: index, Kind: maps.ClusterIP}
+			a.Frontends[maps.KeyOf(netip.MustParseAddr("10.96.0.10"), 80, proto)] = maps.Svc{Service: index, Kind: maps.ClusterIP}
 			a.pods = []LocalPod{{Interface: 7, Device: "flabc", Addresses: []netip.Addr{netip.MustParseAddr(pod)}}}
 			a.rememberedAddr = func(client netip.Addr, service *Service) (lastFlow, error) {
 				if client.String() != pod || service.Index != index {
@@ -346,9 +347,9 @@ func TestExplainPodDevice(t *testing.T) {
 func TestExplainPodDeviceRanges(t *testing.T) {
 	for client, outcome := range map[string]Outcome{"10.1.0.9": ToBackend, "10.1.1.9": Dropped} {
 		a := newAsked()
-		index := a.add(wants{name: "shop/guarded/tcp4", flags: maps.SourceRanges, all: []string{"10.1.0.1:80"},
-			frontends: map[string]uint32{"203.0.113.2:80": maps.LoadBalancer}})
-		a.Ranges = ranges{{Service: index, Prefix: netip.MustParsePrefix("10.1.0.0/24")}}
+		index := a.Add(tables.Wants{Name: "shop/guarded/tcp4", Flags: maps.SourceRanges, All: []string{"10.1.0.1:80"},
+			Frontends: map[string]uint32{"203.0.113.2:80": maps.LoadBalancer}})
+		a.Ranges = tables.Ranges{{Service: index, Prefix: netip.MustParsePrefix("10.1.0.0/24")}}
 		a.pods = []LocalPod{{Device: "flabc", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.9"), netip.MustParseAddr("10.1.1.9")}}}
 		if e := a.ask(t, question("tcp "+client+" 203.0.113.2:80")); e.Outcome != outcome || e.Forwarding != ByPodDevice || e.SourceRange == "" {
 			t.Errorf("%s: %s by %q, want %s: %+v", client, e.Outcome, e.Forwarding, outcome, e)
@@ -360,9 +361,9 @@ func TestExplainPodDeviceRanges(t *testing.T) {
 func TestExplainNodeRanges(t *testing.T) {
 	for admitted, outcome := range map[string]Outcome{"192.0.2.1/32": ToBackend, "192.0.2.2/32": LeftAlone, "2001:db8::/64": LeftAlone} {
 		a := newAsked()
-		index := a.add(wants{name: "shop/guarded/tcp4", flags: maps.SourceRanges, all: []string{"10.1.0.1:80"},
-			frontends: map[string]uint32{"203.0.113.2:80": maps.LoadBalancer}})
-		a.Ranges = ranges{{Service: index, Prefix: netip.MustParsePrefix(admitted)}}
+		index := a.Add(tables.Wants{Name: "shop/guarded/tcp4", Flags: maps.SourceRanges, All: []string{"10.1.0.1:80"},
+			Frontends: map[string]uint32{"203.0.113.2:80": maps.LoadBalancer}})
+		a.Ranges = tables.Ranges{{Service: index, Prefix: netip.MustParsePrefix(admitted)}}
 		a.primary = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 		if e := a.ask(t, question("tcp 192.0.2.1 203.0.113.2:80")); e.Outcome != outcome {
 			t.Errorf("ranges %s: %s (%s), want %s", admitted, e.Outcome, e.Reason, outcome)
@@ -383,7 +384,7 @@ func TestExplainProxy(t *testing.T) {
 		{"tcp 10.1.0.8 10.96.0.10:80", maps.Proxy{Asked: true, Port: 15001}, false},
 	} {
 		a := newAsked()
-		a.layout = newLayout()
+		a.Layout = tables.NewLayout()
 		a.pods = []LocalPod{{Interface: 7, Device: "flabc", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.9")}, Proxy: tt.proxy}}
 		e := a.ask(t, question(tt.question))
 		if got := len(e.Notes) == 1 && strings.Contains(e.Notes[0], "port 15001"); got != tt.want {
@@ -400,8 +401,8 @@ func TestExplainNowhere(t *testing.T) {
 		"tcp 10.1.0.9 10.96.0.10:80": ToBackend, "tcp 10.1.0.9 10.96.0.77:80": LeftAlone, "tcp 10.1.0.9 192.0.2.1:81": LeftAlone,
 	} {
 		a := newAsked()
-		a.add(wants{name: "shop/outside/tcp4", frontends: map[string]uint32{"10.96.0.77:80": maps.ExternalOnly}})
-		a.Tables.Ranges = ranges{
+		a.Add(tables.Wants{Name: "shop/outside/tcp4", Frontends: map[string]uint32{"10.96.0.77:80": maps.ExternalOnly}})
+		a.Ranges = tables.Ranges{
 			{Service: maps.ClusterIPs, Prefix: netip.MustParsePrefix("10.96.0.0/16")}, {Service: maps.ClusterIPs, Prefix: netip.MustParsePrefix("192.0.2.0/24")},
 		}
 		e := a.ask(t, question(text))

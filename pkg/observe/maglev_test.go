@@ -7,27 +7,29 @@ import (
 
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/goldenfile"
+	"fairlead.io/fairlead/test/tables"
 )
 
 // spread is a service whose table has three backends in mixed order.
-func spread() wants {
-	return wants{
-		name: "shop/web:http/tcp4", algorithm: uint8(lb.Maglev),
-		frontends: map[string]uint32{"10.96.0.10:80": maps.ClusterIP, "0.0.0.0:30080": maps.NodePort},
-		all: []string{"10.1.0.1:8080", "10.1.0.3:8080", "10.1.0.2:8080", "10.1.0.1:8080", "10.1.0.1:8080", "10.1.0.2:8080",
+func spread() tables.Wants {
+	return tables.Wants{
+		Name: "shop/web:http/tcp4", Algorithm: uint8(lb.Maglev),
+		Frontends: map[string]uint32{"10.96.0.10:80": maps.ClusterIP, "0.0.0.0:30080": maps.NodePort},
+		All: []string{"10.1.0.1:8080", "10.1.0.3:8080", "10.1.0.2:8080", "10.1.0.1:8080", "10.1.0.1:8080", "10.1.0.2:8080",
 			"10.1.0.3:8080"},
 	}
 }
 
 // tablesOf lays out services and returns the Maglev tables of the last one.
-func tablesOf(t *testing.T, l *layout, list ...wants) []MaglevTable {
+func tablesOf(t *testing.T, l *tables.Layout, list ...tables.Wants) []MaglevTable {
 	t.Helper()
 	for _, w := range list {
-		l.add(w)
+		l.Add(w)
 	}
-	s := take(t, l.Tables)
+	s := take(t, l)
 	for i := range s.Services {
-		if s.Services[i].Name == list[len(list)-1].name {
+		if s.Services[i].Name == list[len(list)-1].Name {
 			tables, err := MaglevTables(&s.Services[i])
 			if err != nil {
 				t.Fatal(err)
@@ -42,29 +44,29 @@ func tablesOf(t *testing.T, l *layout, list ...wants) []MaglevTable {
 // A fingerprint depends on which backends the slots lead to, and on nothing that differs between
 // nodes.
 func TestFingerprint(t *testing.T) {
-	first := tablesOf(t, newLayout(), spread())[0].Fingerprint
-	later := newLayout()
-	later.nextBackend, later.tag = 7, 9
-	other := tablesOf(t, later, shop()[2], shop()[4], spread())[0].Fingerprint
+	first := tablesOf(t, tables.NewLayout(), spread())[0].Fingerprint
+	later := tables.NewLayout()
+	later.NextBackend, later.Tag = 7, 9
+	other := tablesOf(t, later, tables.Shop()[2], tables.Shop()[4], spread())[0].Fingerprint
 	if first != other || len(first) != 16 {
 		t.Errorf("the same table has fingerprint %q, and %q at another place in the maps", first, other)
 	}
-	here := newLayout()
-	here.add(spread())
+	here := tables.NewLayout()
+	here.Add(spread())
 	here.Backends[0].Flags = maps.BackendLocal
-	s := take(t, here.Tables)
+	s := take(t, here)
 	if tables, err := MaglevTables(&s.Services[0]); err != nil || tables[0].Fingerprint != first || !tables[0].Backends[0].Local {
 		t.Errorf("with a backend on this node: %+v, %v; want fingerprint %q", tables, err, first)
 	}
-	for name, change := range map[string]func(w *wants){
-		"two slots changed hands": func(w *wants) { w.all[0], w.all[1] = w.all[1], w.all[0] },
-		"a slot less":             func(w *wants) { w.all = w.all[:6] },
-		"another port":            func(w *wants) { w.all[2], w.all[5] = "10.1.0.2:8081", "10.1.0.2:8081" },
-		"affinity":                func(w *wants) { w.affinity = 60 },
+	for name, change := range map[string]func(w *tables.Wants){
+		"two slots changed hands": func(w *tables.Wants) { w.All[0], w.All[1] = w.All[1], w.All[0] },
+		"a slot less":             func(w *tables.Wants) { w.All = w.All[:6] },
+		"another port":            func(w *tables.Wants) { w.All[2], w.All[5] = "10.1.0.2:8081", "10.1.0.2:8081" },
+		"affinity":                func(w *tables.Wants) { w.Affinity = 60 },
 	} {
 		w := spread()
 		change(&w)
-		if have := tablesOf(t, newLayout(), w)[0].Fingerprint; have == first {
+		if have := tablesOf(t, tables.NewLayout(), w)[0].Fingerprint; have == first {
 			t.Errorf("%s: the fingerprint is the same", name)
 		}
 	}
@@ -72,11 +74,11 @@ func TestFingerprint(t *testing.T) {
 
 func TestMaglevText(t *testing.T) {
 	w := spread()
-	w.affinity, w.local, w.flags = 60, []string{"10.1.0.1:8080", "10.1.0.3:8080", "10.1.0.1:8080"}, maps.ExternalLocal
-	l := newLayout()
-	index := l.add(w)
+	w.Affinity, w.Local, w.Flags = 60, []string{"10.1.0.1:8080", "10.1.0.3:8080", "10.1.0.1:8080"}, maps.ExternalLocal
+	l := tables.NewLayout()
+	index := l.Add(w)
 	l.Backends[0].Flags, l.Backends[1].Flags = maps.BackendLocal|maps.BackendTerminating, maps.BackendTerminating
-	s := take(t, l.Tables)
+	s := take(t, l)
 	tables, err := MaglevTables(&s.Services[0])
 	if err != nil || len(tables) != 2 {
 		t.Fatalf("%d tables, %v", len(tables), err)
@@ -87,11 +89,11 @@ func TestMaglevText(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	golden(t, "maglev.txt", out.String())
+	goldenfile.Compare(t, "maglev.txt", out.String())
 
 	at := maps.Word(l.Services[index].Words[maps.ScopeAll]).Off() + 3
 	l.Slots[at] = maps.Slot{}
-	s = take(t, l.Tables)
+	s = take(t, l)
 	if tables, err = MaglevTables(&s.Services[0]); err != nil || tables[0].Damage == "" {
 		t.Fatalf("a damaged table: %+v, %v", tables, err)
 	}
@@ -104,22 +106,22 @@ func TestMaglevText(t *testing.T) {
 // The error for a service without a table says why, and how to get one.
 func TestNoMaglevTable(t *testing.T) {
 	for name, tt := range map[string]struct {
-		change func(w *wants)
+		change func(w *tables.Wants)
 		want   string
 	}{
-		"another algorithm":  {func(w *wants) { w.algorithm = 0 }, "its algorithm is random; annotate the Service with fairlead.io/algorithm=maglev"},
-		"nobody outside":     {func(w *wants) { w.frontends = map[string]uint32{"10.96.0.10:80": maps.ClusterIP} }, "reached by its ClusterIP alone"},
-		"one backend":        {func(w *wants) { w.all = w.all[:1] }, "it has one backend"},
-		"no backend":         {func(w *wants) { w.all = nil }, "it has no usable backend"},
-		"an unknown number":  {func(w *wants) { w.algorithm = 9 }, "its algorithm is algorithm(9)"},
-		"one on this node":   {func(w *wants) { w.all, w.local = nil, []string{"10.1.0.1:80"} }, "it has one backend"},
-		"no frontend at all": {func(w *wants) { w.frontends = nil }, "reached by its ClusterIP alone"},
+		"another algorithm":  {func(w *tables.Wants) { w.Algorithm = 0 }, "its algorithm is random; annotate the Service with fairlead.io/algorithm=maglev"},
+		"nobody outside":     {func(w *tables.Wants) { w.Frontends = map[string]uint32{"10.96.0.10:80": maps.ClusterIP} }, "reached by its ClusterIP alone"},
+		"one backend":        {func(w *tables.Wants) { w.All = w.All[:1] }, "it has one backend"},
+		"no backend":         {func(w *tables.Wants) { w.All = nil }, "it has no usable backend"},
+		"an unknown number":  {func(w *tables.Wants) { w.Algorithm = 9 }, "its algorithm is algorithm(9)"},
+		"one on this node":   {func(w *tables.Wants) { w.All, w.Local = nil, []string{"10.1.0.1:80"} }, "it has one backend"},
+		"no frontend at all": {func(w *tables.Wants) { w.Frontends = nil }, "reached by its ClusterIP alone"},
 	} {
 		w := spread()
 		tt.change(&w)
-		l := newLayout()
-		l.add(w)
-		s := take(t, l.Tables)
+		l := tables.NewLayout()
+		l.Add(w)
+		s := take(t, l)
 		if tables, err := MaglevTables(&s.Services[0]); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, %v; want %q", name, tables, err, tt.want)
 		}

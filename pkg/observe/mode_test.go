@@ -10,6 +10,7 @@ import (
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/test/tables"
 )
 
 // An explanation says what led to the backend, where memory comes before hashes, and which slot it
@@ -48,15 +49,15 @@ func TestChoice(t *testing.T) {
 		"source hash, affinity": {algorithm: lb.SourceHash, affinity: 60, visit: lapsed, by: ByHash, number: numbers.Client, says: "of its address, modulo"},
 	} {
 		w := spread()
-		w.algorithm, w.affinity = uint8(tt.algorithm), tt.affinity
-		l := newLayout()
-		l.Services[l.add(w)].Turn = 12
+		w.Algorithm, w.Affinity = uint8(tt.algorithm), tt.affinity
+		l := tables.NewLayout()
+		l.Services[l.Add(w)].Turn = 12
 		known := facts{now: 1000e9, node: map[netip.Addr]struct{}{netip.MustParseAddr("192.0.2.1"): {}},
 			rememberedAddr: func(netip.Addr, *Service) (lastFlow, error) { return tt.visit, nil }}
 		trial := &Trial{Outcome: TrialBackend, Forwarding: ByDNAT, Known: tt.known, Numbers: numbers, Source: client,
-			Backend: netip.MustParseAddrPort(w.all[tt.number%slots])}
+			Backend: netip.MustParseAddrPort(w.All[tt.number%slots])}
 		q := Question{Destination: netip.MustParseAddrPort("192.0.2.1:30080"), Protocol: model.TCP}
-		e, err := explainOutside(take(t, l.Tables), known, q, client, trial)
+		e, err := explainOutside(take(t, l), known, q, client, trial)
 		if err != nil || e.Choice == nil {
 			t.Errorf("%s: %+v, %v", name, e, err)
 			continue
@@ -70,7 +71,7 @@ func TestChoice(t *testing.T) {
 			t.Errorf("%s: no %q in %s (%v)", name, tt.says, out.String(), err)
 		}
 		if trial.Backend = netip.MustParseAddrPort("10.1.0.9:1"); tt.number != 0 {
-			if e, err = explainOutside(take(t, l.Tables), known, q, client, trial); err != nil || len(e.Notes) != 1 ||
+			if e, err = explainOutside(take(t, l), known, q, client, trial); err != nil || len(e.Notes) != 1 ||
 				!strings.Contains(e.Notes[0], "ask again") {
 				t.Errorf("%s: for a backend other than the slot's the notes are %q, %v", name, e.Notes, err)
 			}
@@ -108,13 +109,13 @@ func TestForwarding(t *testing.T) {
 		"there":               {BySNAT, 0, "61000", "snat: the backend is on another node and sees this node's address 198.51.100.7"},
 	} {
 		w := spread()
-		w.flags, w.local = tt.flags, w.all
-		l := newLayout()
-		l.add(w)
-		l.Ranges = ranges{{Service: maps.Inside, Prefix: netip.MustParsePrefix("198.51.100.0/24")}}
+		w.Flags, w.Local = tt.flags, w.All
+		l := tables.NewLayout()
+		l.Add(w)
+		l.Ranges = tables.Ranges{{Service: maps.Inside, Prefix: netip.MustParsePrefix("198.51.100.0/24")}}
 		trial := &Trial{Outcome: TrialBackend, Forwarding: tt.by, Source: netip.MustParseAddrPort("198.51.100.7:" + tt.port),
-			Backend: netip.MustParseAddrPort(w.all[0])}
-		e, err := explainOutside(take(t, l.Tables), facts{node: map[netip.Addr]struct{}{netip.MustParseAddr("192.0.2.1"): {}}},
+			Backend: netip.MustParseAddrPort(w.All[0])}
+		e, err := explainOutside(take(t, l), facts{node: map[netip.Addr]struct{}{netip.MustParseAddr("192.0.2.1"): {}}},
 			Question{Destination: netip.MustParseAddrPort("192.0.2.1:30080"), Protocol: model.TCP}, netip.MustParseAddrPort("198.51.100.7:4000"), trial)
 		if err != nil {
 			t.Fatal(err)

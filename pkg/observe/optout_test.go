@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/tables"
 )
 
 func TestExplainOptOut(t *testing.T) {
@@ -30,7 +31,7 @@ func TestExplainOptOut(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			a := newAsked()
-			a.add(wants{name: "shop/none/tcp4", frontends: map[string]uint32{"10.96.0.13:80": maps.ClusterIP}})
+			a.Add(tables.Wants{Name: "shop/none/tcp4", Frontends: map[string]uint32{"10.96.0.13:80": maps.ClusterIP}})
 			a.facts.optouts = test.rows
 			q := question(test.question)
 			q.Self = test.self

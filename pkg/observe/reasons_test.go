@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"fairlead.io/fairlead/test/goldenfile"
 )
 
 // TestReasons checks that every reason of the programs is described, and that docs/drops.md is up
@@ -42,7 +44,7 @@ func TestReasons(t *testing.T) {
 	if err := WriteReasons(&page); err != nil {
 		t.Fatal(err)
 	}
-	if *update {
+	if *goldenfile.Update {
 		if err := os.WriteFile(path, []byte(page.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"fairlead.io/fairlead/test/goldenfile"
 )
 
 func sampleStatus() Status {
@@ -72,7 +74,7 @@ func TestStatusText(t *testing.T) {
 	if err := s.WriteText(&out); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "status.txt", out.String())
+	goldenfile.Compare(t, "status.txt", out.String())
 	s.Maps[0].SetEntries(47)
 	s.Datapath.Programs[0].Attached = false
 	s.Datapath.Features["refuse"] = false
@@ -90,7 +92,7 @@ func TestStatusText(t *testing.T) {
 	if err := s.WriteText(&out); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "degraded.txt", out.String())
+	goldenfile.Compare(t, "degraded.txt", out.String())
 }
 
 // The status of an agent that does not serve Services neither mentions them nor misses them.
@@ -106,7 +108,7 @@ func TestStatusOfAccelerateOnly(t *testing.T) {
 	if err := s.WriteText(&out); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "accelerate-only.txt", out.String())
+	goldenfile.Compare(t, "accelerate-only.txt", out.String())
 }
 
 func TestStatusJSON(t *testing.T) {
@@ -115,7 +117,7 @@ func TestStatusJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "status.json", string(text)+"\n")
+	goldenfile.Compare(t, "status.json", string(text)+"\n")
 	var got Status
 	if err := json.Unmarshal(text, &got); err != nil {
 		t.Fatal(err)
