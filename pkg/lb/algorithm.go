@@ -34,17 +34,62 @@ func (a Algorithm) String() string {
 	return fmt.Sprintf("algorithm(%d)", uint8(a))
 }
 
-// What decides on a connection's number, for whoever has to say it in words. Session affinity has the client's address
-// decide with any algorithm.
+// MarshalText writes the name.
+func (a Algorithm) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
-// TakesTurns reports whether one connection after another, of whatever client, gets the next number.
-func (a Algorithm) TakesTurns() bool { return a == RoundRobin }
+// UnmarshalText reads a name that MarshalText has written.
+func (a *Algorithm) UnmarshalText(text []byte) error {
+	if _, err := fmt.Sscanf(string(text), "algorithm(%d)", (*uint8)(a)); err == nil {
+		return nil
+	}
+	parsed, err := ParseAlgorithm(string(text))
+	*a = parsed
+	return err
+}
 
-// HashesClient reports whether the client's address alone decides.
-func (a Algorithm) HashesClient() bool { return a == SourceHash }
+// Decider is what decides which slot of the table a new flow gets.
+type Decider uint8
 
-// HashesFlow reports whether all nodes compute the same number for a flow from outside.
-func (a Algorithm) HashesFlow() bool { return a == Maglev }
+// The deciders.
+const (
+	ByChance Decider = iota // a random number
+	ByTurn                  // the slot whose turn it is, whoever the client is
+	ByClient                // a hash of the client: of its network namespace for a socket, of its address for a packet
+	ByFlow                  // a hash of the client's address and port, and of the dialed port
+)
+
+// deciders says for each algorithm what decides about a socket and about the first packet of a flow.
+// With affinity, the client decides about packets instead; with most algorithms only until its
+// affinity lapses.
+var deciders = [...]struct {
+	socket, packet Decider
+	outlastsLapse  bool
+}{
+	Random:     {socket: ByChance, packet: ByFlow},
+	RoundRobin: {socket: ByTurn, packet: ByTurn},
+	SourceHash: {socket: ByClient, packet: ByClient},
+	Maglev:     {socket: ByChance, packet: ByFlow, outlastsLapse: true},
+}
+
+// OfSocket returns what decides about a socket that connects, on this node.
+func (a Algorithm) OfSocket() Decider {
+	if int(a) >= len(deciders) {
+		return ByChance
+	}
+	return deciders[a].socket
+}
+
+// OfPacket returns what decides about the first packet of a flow. Lapsed says that the client had a
+// backend by session affinity, but too long ago.
+func (a Algorithm) OfPacket(affinity, lapsed bool) Decider {
+	if int(a) >= len(deciders) {
+		a = Random
+	}
+	if affinity && (!lapsed || deciders[a].outlastsLapse) {
+		return ByClient
+	}
+	return deciders[a].packet
+}
 
 // algorithmList holds every algorithm, in the order of their values.
 func algorithmList() []Algorithm { return []Algorithm{Random, RoundRobin, SourceHash, Maglev} }

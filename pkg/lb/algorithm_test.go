@@ -138,3 +138,24 @@ func TestAlgorithmPage(t *testing.T) {
 		}
 	}
 }
+
+// Every algorithm, and one that this version does not know, is read back from its text, and has
+// something that decides.
+func TestAlgorithmText(t *testing.T) {
+	for _, a := range append(algorithmList(), 77) {
+		text, err := a.MarshalText()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var again Algorithm
+		if err := again.UnmarshalText(text); err != nil || again != a {
+			t.Errorf("%s is read back as %s, %v", text, again, err)
+		}
+		if got := a.OfPacket(true, false); got != ByClient {
+			t.Errorf("with affinity, %s decides by %d", a, got)
+		}
+	}
+	if Random.OfPacket(true, true) != ByFlow || Maglev.OfPacket(true, true) != ByClient || RoundRobin.OfSocket() != ByTurn {
+		t.Error("the table of what decides is wrong")
+	}
+}

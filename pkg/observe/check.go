@@ -29,9 +29,9 @@ func Check(s *Snapshot) []string {
 			report("services %d and %d are both named %s", other, service.Index, service.Name)
 		}
 		names[service.Name] = service.Index
-		for _, scope := range service.scopes() {
+		for _, scope := range service.Scopes() {
 			if scope.Damage != "" && !scope.Changing {
-				report("service %s, scope %s: %s", service.label(), scope.name, scope.Damage)
+				report("service %s, scope %s: %s", service.Label(), scope.Name, scope.Damage)
 			}
 		}
 		checkProtocols(service, report)
@@ -50,18 +50,18 @@ func checkProtocols(service *Service, report func(string, ...any)) {
 		}
 		protocol = cmp.Or(protocol, f.Protocol)
 		if f.Protocol != protocol {
-			report("service %s has frontends of %s and %s", service.label(), protocol, f.Protocol)
+			report("service %s has frontends of %s and %s", service.Label(), protocol, f.Protocol)
 			return
 		}
 	}
 	if protocol == "" {
 		return
 	}
-	for _, scope := range service.scopes() {
+	for _, scope := range service.Scopes() {
 		for _, share := range scope.Backends {
 			if share.Protocol != protocol && !scope.Changing {
 				report("service %s, scope %s: backend %s is %s, the frontends are %s",
-					service.label(), scope.name, share.Address, share.Protocol, protocol)
+					service.Label(), scope.Name, share.Address, share.Protocol, protocol)
 			}
 		}
 	}
@@ -76,12 +76,12 @@ func checkOverlaps(s *Snapshot, report func(string, ...any)) {
 	var extents []extent
 	for i := range s.Services {
 		service := &s.Services[i]
-		for _, scope := range service.scopes() {
+		for _, scope := range service.Scopes() {
 			if scope.Length == 0 || scope.Changing {
 				continue
 			}
 			off := uint64(scope.Offset)
-			extents = append(extents, extent{off, off + uint64(scope.Length), service.label() + ", scope " + scope.name})
+			extents = append(extents, extent{off, off + uint64(scope.Length), service.Label() + ", scope " + scope.Name})
 		}
 	}
 	slices.SortFunc(extents, func(a, b extent) int { return cmp.Or(cmp.Compare(a.off, b.off), cmp.Compare(a.end, b.end)) })

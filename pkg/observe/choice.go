@@ -12,14 +12,14 @@ import (
 
 // choose explains how one of the service's backends is chosen, and which one if it is known.
 func (x *explainer) choose(service *Service, frontend *Frontend) error {
-	scope := namedScope{"all", &service.All}
+	scope := NamedScope{"all", &service.All}
 	x.e.Policy = policy(service, frontend)
-	if frontend.row.Kind == maps.ClusterIP && service.has(flagInternalLocal) {
-		scope = namedScope{"local", &service.Local}
+	if frontend.Row.Kind == maps.ClusterIP && service.Has(flagInternalLocal) {
+		scope = NamedScope{"local", &service.Local}
 	}
-	x.e.Scope, x.e.Algorithm = scope.name, service.Algorithm
+	x.e.Scope, x.e.Algorithm = scope.Name, service.Algorithm.String()
 	if scope.Damage != "" {
-		x.damaged("service %s, scope %s: %s", service.label(), scope.name, scope.Damage)
+		x.damaged("service %s, scope %s: %s", service.Label(), scope.Name, scope.Damage)
 	}
 	if scope.Changing {
 		x.e.Notes = append(x.e.Notes, "The backends are changing right now: ask again.")
@@ -43,8 +43,8 @@ func (x *explainer) choose(service *Service, frontend *Frontend) error {
 		x.e.Forwarding, x.e.Mode = BySocket, "the socket is pointed at the backend before it sends, so no packet is rewritten"
 	}
 	slot, known := slotOf(service, scope)
-	if known && slot < len(scope.slots) {
-		x.next(scope, scope.slots[slot])
+	if known && slot < len(scope.Slots) {
+		x.next(scope, scope.Slots[slot])
 	}
 	if err := affinity(service, scope); err != nil {
 		return err
@@ -64,11 +64,11 @@ func (x *explainer) choose(service *Service, frontend *Frontend) error {
 	return nil
 }
 
-func refusal(scope namedScope) string {
+func refusal(scope NamedScope) string {
 	if scope.Damage != "" {
 		return "the table of backends is damaged"
 	}
-	if scope.name == "local" {
+	if scope.Name == "local" {
 		return "the service has no usable backend on this node"
 	}
 	return "the service has no usable backend"
@@ -77,14 +77,14 @@ func refusal(scope namedScope) string {
 // policy says why the connection uses one scope or the other. It starts on this node, so only a
 // ClusterIP can be restricted to the node's own backends.
 func policy(service *Service, frontend *Frontend) string {
-	switch kind := frontend.row.Kind; {
+	switch kind := frontend.Row.Kind; {
 	case kind == maps.HostPort:
 		return "a host port leads to its pod"
-	case kind == maps.ClusterIP && service.has(flagInternalLocal):
+	case kind == maps.ClusterIP && service.Has(flagInternalLocal):
 		return "internalTrafficPolicy is Local: only backends on this node"
 	case kind == maps.ClusterIP:
 		return "internalTrafficPolicy is Cluster"
-	case service.has(flagExternalLocal):
+	case service.Has(flagExternalLocal):
 		return "externalTrafficPolicy is Local, but that applies only to clients outside: from this node the connection short-circuits to " +
 			"every backend"
 	}
@@ -92,13 +92,13 @@ func policy(service *Service, frontend *Frontend) string {
 }
 
 // slot says what decides which slot a connection gets, and returns the slot if it is known.
-func (x *explainer) slot(service *Service, scope namedScope) (int, bool) {
+func (x *explainer) slot(service *Service, scope NamedScope) (int, bool) {
 	n := scope.Length
-	switch algorithm := lb.Algorithm(service.algorithm); {
-	case algorithm.TakesTurns():
-		x.e.Decides = fmt.Sprintf("connections take turns; the next one from any client gets slot %d of %d", int(service.turn)%n, n)
-		return int(service.turn) % n, true
-	case algorithm.HashesClient():
+	switch service.Algorithm.OfSocket() {
+	case lb.ByTurn:
+		x.e.Decides = fmt.Sprintf("connections take turns; the next one from any client gets slot %d of %d", int(service.Turn)%n, n)
+		return int(service.Turn) % n, true
+	case lb.ByClient:
 		if x.cookie == 0 {
 			x.e.Decides = fmt.Sprintf("the client's network namespace decides: always the same one of %d slots; run the command in that namespace "+
 				"to see which one", n)
@@ -107,11 +107,8 @@ func (x *explainer) slot(service *Service, scope namedScope) (int, bool) {
 		at := int(mix(x.cookie) % uint32(n))
 		x.e.Decides = fmt.Sprintf("the client's network namespace decides: slot %d of %d", at, n)
 		return at, true
-	case algorithm.HashesFlow():
-		x.e.Decides = fmt.Sprintf("every connection from this node draws one of %d slots; for clients outside, the hash of the flow decides", n)
-		return 0, false
 	}
-	x.e.Decides = fmt.Sprintf("every connection draws one of %d slots", n)
+	x.e.Decides = fmt.Sprintf("every connection from this node draws one of %d slots; for clients outside, the hash of the flow decides", n)
 	return 0, false
 }
 
@@ -125,7 +122,7 @@ func mix(cookie uint64) uint32 {
 }
 
 // next records the backend of a row as the next one if the scope has it.
-func (x *explainer) next(scope namedScope, row uint32) *netip.AddrPort {
+func (x *explainer) next(scope NamedScope, row uint32) *netip.AddrPort {
 	for _, share := range scope.Backends {
 		if share.Backend == row {
 			x.e.Next = &share.Address
@@ -136,7 +133,7 @@ func (x *explainer) next(scope namedScope, row uint32) *netip.AddrPort {
 }
 
 // affinity says what the client's earlier connections mean for this one.
-func (x *explainer) affinity(service *Service, scope namedScope) error {
+func (x *explainer) affinity(service *Service, scope NamedScope) error {
 	if service.AffinitySeconds == 0 {
 		x.e.Affinity = "none"
 		return nil

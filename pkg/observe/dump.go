@@ -10,7 +10,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/lb"
 )
 
 // DumpNames lists the maps that Dump can show.
@@ -42,7 +42,7 @@ func dumpSvcs(w io.Writer, s *Snapshot) {
 	var rows []row
 	for i := range s.Services {
 		for _, f := range s.Services[i].Frontends {
-			rows = append(rows, row{f, s.Services[i].label()})
+			rows = append(rows, row{f, s.Services[i].Label()})
 		}
 	}
 	for _, f := range s.Dangling {
@@ -64,7 +64,7 @@ func byIndex(s *Snapshot) []Service {
 func dumpServices(w io.Writer, s *Snapshot) {
 	fmt.Fprintln(w, "INDEX\tSERVICE\tALGORITHM\tAFFINITY\tALL\tLOCAL\tFLAGS")
 	for _, service := range byIndex(s) {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%ds\t%s\t%s\t%s\n", service.Index, service.label(), service.Algorithm,
+		fmt.Fprintf(w, "%d\t%s\t%s\t%ds\t%s\t%s\t%s\n", service.Index, service.Label(), service.Algorithm,
 			service.AffinitySeconds, wordText(&service.All), wordText(&service.Local),
 			cmp.Or(strings.Join(service.Flags, ","), "-"))
 	}
@@ -90,14 +90,14 @@ func doubt(scope *Scope) string {
 
 func dumpSlots(w io.Writer, s *Snapshot) {
 	type extent struct {
-		namedScope
+		NamedScope
 		service string
 	}
 	var extents []extent
 	for i := range s.Services {
-		for _, scope := range s.Services[i].scopes() {
+		for _, scope := range s.Services[i].Scopes() {
 			if scope.Length > 0 {
-				extents = append(extents, extent{scope, s.Services[i].label()})
+				extents = append(extents, extent{scope, s.Services[i].Label()})
 			}
 		}
 	}
@@ -110,12 +110,12 @@ func dumpSlots(w io.Writer, s *Snapshot) {
 		for _, share := range e.Backends {
 			addresses[share.Backend] = share.Address
 		}
-		for i, backend := range e.slots {
+		for i, backend := range e.Slots {
 			fmt.Fprintf(w, "%d\t%d\t%d\t%s\t%s\t%s\n",
-				int(e.Offset)+i, e.Tag, backend, addresses[backend], e.service, e.name)
+				int(e.Offset)+i, e.Tag, backend, addresses[backend], e.service, e.Name)
 		}
 		if why := doubt(e.Scope); why != "" {
-			fmt.Fprintf(w, "%d\t%d\t-\t-\t%s\t%s%s\n", int(e.Offset)+len(e.slots), e.Tag, e.service, e.name, why)
+			fmt.Fprintf(w, "%d\t%d\t-\t-\t%s\t%s%s\n", int(e.Offset)+len(e.Slots), e.Tag, e.service, e.Name, why)
 		}
 	}
 }
@@ -170,7 +170,7 @@ func (s *Snapshot) WriteService(w io.Writer, service *Service) error {
 }
 
 func (s *Snapshot) writeService(w io.Writer, service *Service) {
-	words := append([]string{service.label(), service.Algorithm}, service.Flags...)
+	words := append([]string{service.Label(), service.Algorithm.String()}, service.Flags...)
 	if service.AffinitySeconds > 0 {
 		words = append(words, fmt.Sprintf("affinity=%ds", service.AffinitySeconds))
 	}
@@ -178,7 +178,7 @@ func (s *Snapshot) writeService(w io.Writer, service *Service) {
 	for _, f := range service.Frontends {
 		fmt.Fprintf(w, "  frontend %s %s\n", f.Text(), f.Kind)
 	}
-	if service.has(flagSourceRanges) {
+	if service.Has(flagSourceRanges) {
 		fmt.Fprintf(w, "  sources %s\n", rangesText(service))
 	}
 	if service.UsesAll() {
@@ -225,7 +225,7 @@ func (s *Snapshot) scopeText(service *Service, scope *Scope) string {
 		}
 		words = append(words, word)
 	}
-	if counted && service.algorithm != uint8(bpf.MapsAlgorithmALGORITHM_RANDOM) {
+	if counted && service.Algorithm != lb.Random {
 		words = append(words, "order="+s.order(scope))
 	}
 	return strings.Join(words, " ")

@@ -182,7 +182,7 @@ func rememberedBy(m *ebpf.Map, client maps.Addr, service *Service) (*bpf.MapsAff
 	if err != nil {
 		return nil, fmt.Errorf("look up the client's affinity: %w", err)
 	}
-	if entry.Epoch != service.epoch {
+	if entry.Epoch != service.AffinityEpoch {
 		return nil, nil
 	}
 	return &entry, nil
@@ -210,7 +210,7 @@ func explain(s *Snapshot, known facts, q Question) (*Explanation, error) {
 	x.device = x.ofClient()
 	why := x.pastSockets(service, frontend)
 	if service != nil {
-		x.e.Service = service.label()
+		x.e.Service = service.Label()
 	}
 	switch {
 	case why != "" && x.device == nil:
@@ -283,12 +283,12 @@ func (x *explainer) client() string {
 func (x *explainer) frontend() (*Service, *Frontend) {
 	addr := x.Destination.Addr()
 	service, row := x.row(maps.KeyOf(addr, x.Destination.Port(), x.Protocol))
-	if row != nil && row.row.Kind == maps.ExternalOnly {
+	if row != nil && row.Row.Kind == maps.ExternalOnly {
 		x.e.Reason = fmt.Sprintf("%s is an external IP of %s, and --external-ips=external-only does not serve it to clients in the cluster",
 			addr, ownerOf(service))
 		return nil, nil
 	}
-	if row != nil && row.row.Kind < maps.NodePort {
+	if row != nil && row.Row.Kind < maps.NodePort {
 		x.e.Matched = "the row of this address"
 		return service, row
 	}
@@ -364,7 +364,7 @@ func (x *explainer) noService(row *Frontend) string {
 		return fmt.Sprintf("%s is the host IP of a %s, but not an address of this node", x.Destination.Addr(), row.Kind)
 	}
 	service, node := x.row(maps.KeyOf(model.FamilyOf(x.Destination.Addr()).Unspecified(), x.Destination.Port(), x.Protocol))
-	if node != nil && node.row.Kind == maps.NodePort {
+	if node != nil && node.Row.Kind == maps.NodePort {
 		return fmt.Sprintf("%s is neither a service's address nor this node's; port %d is the node port of %s: if %s is another node, "+
 			"that node answers it", x.Destination.Addr(), x.Destination.Port(), ownerOf(service), x.Destination.Addr())
 	}
@@ -375,5 +375,5 @@ func ownerOf(service *Service) string {
 	if service == nil {
 		return "a service that does not exist"
 	}
-	return service.label()
+	return service.Label()
 }

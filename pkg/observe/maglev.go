@@ -46,21 +46,21 @@ type MaglevShare struct {
 // MaglevTables returns the Maglev tables of a service. The error says why it has none, and how to
 // get one.
 func MaglevTables(s *Service) ([]MaglevTable, error) {
-	if s.algorithm != uint8(lb.Maglev) {
+	if s.Algorithm != lb.Maglev {
 		return nil, fmt.Errorf("%s has no Maglev table: its algorithm is %s; annotate the Service with fairlead.io/algorithm=maglev, "+
-			"or run the agents with --algorithm=maglev for all that name none", s.label(), s.Algorithm)
+			"or run the agents with --algorithm=maglev for all that name none", s.Label(), s.Algorithm)
 	}
 	outside := false
 	for _, f := range s.Frontends {
-		outside = outside || f.row.Kind != maps.ClusterIP
+		outside = outside || f.Row.Kind != maps.ClusterIP
 	}
 	if !outside {
 		return nil, fmt.Errorf("%s has no Maglev table: it is reached by its ClusterIP alone, and sockets choose a slot at random; a NodePort, "+
-			"an external IP or a load balancer gives it one", s.label())
+			"an external IP or a load balancer gives it one", s.Label())
 	}
 	var tables []MaglevTable
 	most := 0
-	for _, scope := range s.scopes() {
+	for _, scope := range s.Scopes() {
 		most = max(most, len(scope.Backends))
 		if len(scope.Backends) > 1 || scope.Damage != "" {
 			tables = append(tables, maglevTable(s, scope))
@@ -70,14 +70,14 @@ func MaglevTables(s *Service) ([]MaglevTable, error) {
 	case len(tables) > 0:
 		return tables, nil
 	case most == 0:
-		return nil, fmt.Errorf("%s has no Maglev table: it has no usable backend; \"fairlead service get\" shows its endpoints", s.label())
+		return nil, fmt.Errorf("%s has no Maglev table: it has no usable backend; \"fairlead service get\" shows its endpoints", s.Label())
 	}
-	return nil, fmt.Errorf("%s has no Maglev table: it has one backend, which gets every flow", s.label())
+	return nil, fmt.Errorf("%s has no Maglev table: it has one backend, which gets every flow", s.Label())
 }
 
-func maglevTable(s *Service, scope namedScope) MaglevTable {
+func maglevTable(s *Service, scope NamedScope) MaglevTable {
 	t := MaglevTable{
-		Service: s.label(), Scope: scope.name, Slots: scope.Length, Affinity: s.AffinitySeconds > 0, Fingerprint: fingerprint(s, scope.Scope),
+		Service: s.Label(), Scope: scope.Name, Slots: scope.Length, Affinity: s.AffinitySeconds > 0, Fingerprint: fingerprint(s, scope.Scope),
 		Damage: scope.Damage, Changing: scope.Changing, Backends: []MaglevShare{},
 	}
 	if len(scope.Backends) == 0 {
@@ -101,13 +101,13 @@ func fingerprint(s *Service, scope *Scope) string {
 	if s.AffinitySeconds > 0 {
 		byClient = 1
 	}
-	sum.Write([]byte{s.algorithm, byClient})
+	sum.Write([]byte{byte(s.Algorithm), byClient})
 	rows := map[uint32][]byte{}
 	for _, share := range scope.Backends {
 		addr := share.Address.Addr().As16()
 		rows[share.Backend] = append(binary.BigEndian.AppendUint16(addr[:], share.Address.Port()), share.Protocol...)
 	}
-	for _, backend := range scope.slots {
+	for _, backend := range scope.Slots {
 		sum.Write(rows[backend])
 	}
 	return hex.EncodeToString(sum.Sum(nil)[:8])

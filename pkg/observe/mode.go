@@ -46,7 +46,7 @@ func (x *explainer) forwarding(service *Service) {
 	case "": // an older agent
 	case ByDNAT:
 		x.e.Mode = "the backend is on this node, so it sees the client's own address, and its answers pass through here anyway"
-		if service.has(flagExternalLocal) {
+		if service.Has(flagExternalLocal) {
 			x.e.Mode = "externalTrafficPolicy is Local, so the backend is on this node and sees the client's own address"
 		}
 		if t.Source.Port() != x.port {
@@ -97,33 +97,33 @@ type Choice struct {
 }
 
 // chosen says how the flow got its backend: by conntrack, by affinity, or by a slot of the table.
-func (x *explainer) chosen(service *Service, scope namedScope) {
+func (x *explainer) chosen(service *Service, scope NamedScope) {
 	t := x.e.Trial
-	alone := x.clientDecides(service)
-	switch {
-	case lb.Algorithm(service.algorithm).TakesTurns() && !alone:
+	decides := x.packetDecider(service)
+	switch decides {
+	case lb.ByTurn:
 		x.e.Decides = "flows take turns: this is the backend of the next one, from any client"
-	case alone:
+	case lb.ByClient:
 		x.e.Decides = "the client's address decides, in the same way on every node"
 	default:
 		x.e.Decides = "the client's address and port decide, in the same way on every node: from another port, it may get another backend"
 	}
-	if t.Outcome != TrialBackend || len(scope.slots) == 0 {
+	if t.Outcome != TrialBackend || len(scope.Slots) == 0 {
 		return
 	}
-	c := &Choice{Slots: len(scope.slots)}
+	c := &Choice{Slots: len(scope.Slots)}
 	switch {
 	case t.Known:
 		c = &Choice{By: ByFlow}
 	case x.affinityHolds(service, scope):
 		c = &Choice{By: ByAffinity}
-	case lb.Algorithm(service.algorithm).TakesTurns() && !alone:
-		c.By, c.Number = ByTurn, service.turn
+	case decides == lb.ByTurn:
+		c.By, c.Number = ByTurn, service.Turn
 	case t.Numbers == nil: // an older agent
 		return
 	default:
-		c.By, c.Number, c.Client = ByHash, t.Numbers.Flow, alone
-		if alone {
+		c.By, c.Number, c.Client = ByHash, t.Numbers.Flow, decides == lb.ByClient
+		if c.Client {
 			c.Number = t.Numbers.Client
 		}
 	}
@@ -133,29 +133,23 @@ func (x *explainer) chosen(service *Service, scope namedScope) {
 	}
 	c.Slot = int(c.Number % uint32(c.Slots))
 	for _, share := range scope.Backends {
-		if share.Backend == scope.slots[c.Slot] && share.Address != t.Backend {
+		if share.Backend == scope.Slots[c.Slot] && share.Address != t.Backend {
 			x.e.Notes = append(x.e.Notes, fmt.Sprintf("Slot %d now leads to %s: the table has changed meanwhile; ask again.", c.Slot, share.Address))
 		}
 	}
 }
 
-// clientDecides reports whether the programs hash the client's address alone.
-func (x *explainer) clientDecides(service *Service) bool {
+// packetDecider returns what decides about the first packet of the client's next flow.
+func (x *explainer) packetDecider(service *Service) lb.Decider {
 	lapsed := x.visit.there && x.age() > time.Duration(service.AffinitySeconds)*time.Second
-	switch algorithm := lb.Algorithm(service.algorithm); {
-	case algorithm.HashesClient():
-		return true
-	case algorithm.HashesFlow():
-		lapsed = false
-	}
-	return service.AffinitySeconds > 0 && !lapsed
+	return service.Algorithm.OfPacket(service.AffinitySeconds > 0, lapsed)
 }
 
 // age is the time since the client last began a flow to the service.
 func (x *explainer) age() time.Duration { return time.Duration(x.now - min(x.now, x.visit.last)) }
 
 // affinityHolds reports whether the client has a backend that is still in the scope.
-func (x *explainer) affinityHolds(service *Service, scope namedScope) bool {
+func (x *explainer) affinityHolds(service *Service, scope NamedScope) bool {
 	if !x.visit.there || x.age() > time.Duration(service.AffinitySeconds)*time.Second {
 		return false
 	}

@@ -30,11 +30,11 @@ func nearest(s *Snapshot, q Question) []Near {
 		service := &s.Services[i]
 		for _, f := range service.Frontends {
 			if rank, why := nearness(&f, q); why != "" {
-				list = append(list, Near{f.Address, f.Protocol, f.Kind, service.label(), why, rank})
+				list = append(list, Near{f.Address, f.Protocol, f.Kind, service.Label(), why, rank})
 			}
 		}
-		if service.hasBackend(q) {
-			list = append(list, Near{q.Destination, q.Protocol.String(), "backend", service.label(),
+		if hasBackend(service, q) {
+			list = append(list, Near{q.Destination, q.Protocol.String(), "backend", service.Label(),
 				"its backend, which a client may also dial directly, without the service", 0})
 		}
 	}
@@ -44,7 +44,7 @@ func nearest(s *Snapshot, q Question) []Near {
 	return list[:min(len(list), maxNear)]
 }
 
-func (s *Service) hasBackend(q Question) bool {
+func hasBackend(s *Service, q Question) bool {
 	is := func(share Share) bool { return share.Address == q.Destination && share.Protocol == q.Protocol.String() }
 	return slices.ContainsFunc(s.All.Backends, is) || slices.ContainsFunc(s.Local.Backends, is)
 }
@@ -62,9 +62,9 @@ func nearness(f *Frontend, q Question) (rank int, why string) {
 		return 2, "another port"
 	case addr == q.Destination.Addr() && !port:
 		return 3, "another port and protocol"
-	case addr.IsUnspecified() && port && !protocol && f.row.Kind >= maps.NodePort:
+	case addr.IsUnspecified() && port && !protocol && f.Row.Kind >= maps.NodePort:
 		return 4, "a port of the node with another protocol"
-	case addr.IsUnspecified() && port && addr.Is4() == q.Destination.Addr().Is4() && f.row.Kind >= maps.NodePort:
+	case addr.IsUnspecified() && port && addr.Is4() == q.Destination.Addr().Is4() && f.Row.Kind >= maps.NodePort:
 		return 5, "a port of the node, at the node's addresses"
 	case port && protocol && oneEdit(addr.String(), q.Destination.Addr().String()):
 		return 6, "another address"

@@ -19,7 +19,7 @@ type Optout struct {
 	Addrs []netip.Addr `json:"addresses,omitempty"` // empty for a pod in the node's network namespace
 	Why   string       `json:"why"`
 
-	key maps.OptoutKey
+	Key maps.OptoutKey `json:"-"`
 }
 
 // readOptouts returns the rows of optout, by pod.
@@ -32,7 +32,7 @@ func readOptouts(m *maps.Maps) ([]Optout, error) {
 	for key, row := range rows {
 		_, addrs := maps.OptoutPod(row)
 		list = append(list, Optout{
-			Kind: optoutKind(key.Kind), ID: key.Id, Pod: textOf(&row.Pod), Addrs: addrs, Why: optoutWhy(row.Why), key: key,
+			Kind: optoutKind(key.Kind), ID: key.Id, Pod: textOf(&row.Pod), Addrs: addrs, Why: optoutWhy(row.Why), Key: key,
 		})
 	}
 	slices.SortFunc(list, func(a, b Optout) int {
@@ -91,7 +91,7 @@ func (x *explainer) optedOut() *Optout {
 	for i := range x.optouts {
 		o := &x.optouts[i]
 		switch {
-		case x.cookie != 0 && o.key == maps.OptoutKey{Id: x.cookie, Kind: maps.OptoutNetns}:
+		case x.cookie != 0 && o.Key == maps.OptoutKey{Id: x.cookie, Kind: maps.OptoutNetns}:
 			return o
 		case x.inNode() && len(o.Addrs) == 0:
 			unnamed++

@@ -11,8 +11,8 @@ import (
 
 func TestExplainOptOut(t *testing.T) {
 	addr := netip.MustParseAddr("10.1.0.9")
-	pod := Optout{Kind: "netns", ID: 5, Pod: "shop/web", Addrs: []netip.Addr{addr}, Why: "mesh", key: maps.OptoutKey{Id: 5, Kind: maps.OptoutNetns}}
-	host := Optout{Kind: "cgroup", ID: 7, Pod: "shop/agent", Why: "runtime", key: maps.OptoutKey{Id: 7, Kind: maps.OptoutCgroup}}
+	pod := Optout{Kind: "netns", ID: 5, Pod: "shop/web", Addrs: []netip.Addr{addr}, Why: "mesh", Key: maps.OptoutKey{Id: 5, Kind: maps.OptoutNetns}}
+	host := Optout{Kind: "cgroup", ID: 7, Pod: "shop/agent", Why: "runtime", Key: maps.OptoutKey{Id: 7, Kind: maps.OptoutCgroup}}
 	for _, test := range []struct {
 		name     string
 		question string

@@ -71,7 +71,7 @@ func takeFrom(m *maps.Maps) (s *Snapshot, err error) {
 }
 
 func mapStatuses(m *maps.Maps, s *Snapshot, dir string) ([]MapStatus, error) {
-	used := s.entries()
+	used := s.Entries()
 	var list []MapStatus
 	for _, info := range m.All() {
 		status := MapStatus{
@@ -98,8 +98,8 @@ func mapStatuses(m *maps.Maps, s *Snapshot, dir string) ([]MapStatus, error) {
 	return list, nil
 }
 
-// entries counts the rows in use of the maps that a snapshot covers.
-func (s *Snapshot) entries() map[string]int {
+// Entries counts the rows in use of the maps that a snapshot covers.
+func (s *Snapshot) Entries() map[string]int {
 	n := map[string]int{"svcs": len(s.Dangling), "services": len(s.Services), "slots": 0, "backends": 0, "names": 0,
 		"optout": len(s.Optouts), "src_ranges": len(s.Ranges()), "pods": 0, "masq_skip": len(s.Native),
 		"cluster_nodes": len(s.Cluster.Nodes), "node_sources": len(s.Cluster.Sources)}
@@ -112,7 +112,7 @@ func (s *Snapshot) entries() map[string]int {
 		if service.Name != "" {
 			n["names"]++
 		}
-		for _, scope := range service.scopes() {
+		for _, scope := range service.Scopes() {
 			n["slots"] += scope.Length
 		}
 	}
@@ -126,7 +126,7 @@ func (s *Snapshot) entries() map[string]int {
 
 // Counts returns how many services, frontends and backends are in use.
 func (s *Snapshot) Counts() (services, frontends, backends int) {
-	n := s.entries()
+	n := s.Entries()
 	return n["services"], n["svcs"], n["backends"]
 }
 

@@ -25,8 +25,10 @@ func (x *explainer) ofClient() *LocalPod {
 	return &x.pods[at]
 }
 
-// name returns the name of the pod's device, or its index if the name is unknown.
-func (p *LocalPod) name() string { return cmp.Or(p.Device, fmt.Sprintf("with index %d", p.Interface)) }
+// DeviceName returns the name of the pod's device, or its index if the name is unknown.
+func (p *LocalPod) DeviceName() string {
+	return cmp.Or(p.Device, fmt.Sprintf("with index %d", p.Interface))
+}
 
 // pastSockets says why the client's socket is not pointed at a backend, or "" if it is.
 func (x *explainer) pastSockets(service *Service, frontend *Frontend) string {
@@ -36,7 +38,7 @@ func (x *explainer) pastSockets(service *Service, frontend *Frontend) string {
 	if row := x.optedOut(); row != nil {
 		return fmt.Sprintf("%s has opted out of socket balancing (%s)", row.Pod, row.Why)
 	}
-	if service != nil && frontend.row.Kind == maps.LoadBalancer && service.has(flagSourceRanges) && !x.nodeIsAdmitted(service) {
+	if service != nil && frontend.Row.Kind == maps.LoadBalancer && service.Has(flagSourceRanges) && !x.nodeIsAdmitted(service) {
 		return "the service admits only its source ranges, which are checked on packets: " + rangesText(service)
 	}
 	return ""
@@ -64,7 +66,7 @@ func (x *explainer) elsewhere() string {
 func (x *explainer) noteDevice() {
 	if x.device != nil {
 		x.e.Notes = append(x.e.Notes, fmt.Sprintf("Packets that the pod sends there through raw sockets, from a virtual machine or through sockets older "+
-			"than the agent are balanced at its device %s, by its address and ports, and may get another backend.", x.device.name()))
+			"than the agent are balanced at its device %s, by its address and ports, and may get another backend.", x.device.DeviceName()))
 	}
 }
 
@@ -83,7 +85,7 @@ func (x *explainer) noteProxy() {
 func (x *explainer) atDevice(service *Service, frontend *Frontend, why string) error {
 	x.e.SourceRange = sourceRange(service, frontend, x.Client)
 	x.e.Mode = fmt.Sprintf("%s; therefore packets are balanced at the pod's device %s, and the backend sees the pod's own address, or the node's "+
-		"if the pod is its own backend", why, x.device.name())
+		"if the pod is its own backend", why, x.device.DeviceName())
 	x.e.Forwarding = ByPodDevice
 	if x.e.SourceRange != "" && !slices.ContainsFunc(service.SourceRanges, func(p netip.Prefix) bool { return p.Contains(x.Client) }) {
 		x.drop("source-range")
@@ -100,14 +102,14 @@ func (x *explainer) atDevice(service *Service, frontend *Frontend, why string) e
 
 // packetSlot says what decides about the first packet of a flow, and returns the slot if it is
 // known.
-func (x *explainer) packetSlot(service *Service, scope namedScope) (int, bool) {
+func (x *explainer) packetSlot(service *Service, scope NamedScope) (int, bool) {
 	n := scope.Length
-	switch alone := x.clientDecides(service); {
-	case alone:
+	switch x.packetDecider(service) {
+	case lb.ByClient:
 		x.e.Decides = fmt.Sprintf("the pod's address decides: always the same one of %d slots", n)
-	case lb.Algorithm(service.algorithm).TakesTurns():
-		x.e.Decides = fmt.Sprintf("flows take turns; the next one from any client gets slot %d of %d", int(service.turn)%n, n)
-		return int(service.turn) % n, true
+	case lb.ByTurn:
+		x.e.Decides = fmt.Sprintf("flows take turns; the next one from any client gets slot %d of %d", int(service.Turn)%n, n)
+		return int(service.Turn) % n, true
 	default:
 		x.e.Decides = fmt.Sprintf("the pod's address and the flow's ports decide which of %d slots", n)
 	}
@@ -115,7 +117,7 @@ func (x *explainer) packetSlot(service *Service, scope namedScope) (int, bool) {
 }
 
 // packetAffinity says what the pod's earlier flows mean for this one.
-func (x *explainer) packetAffinity(service *Service, scope namedScope) error {
+func (x *explainer) packetAffinity(service *Service, scope NamedScope) error {
 	x.outsideAffinity(service)
 	if service.AffinitySeconds > 0 && x.affinityHolds(service, scope) {
 		x.next(scope, x.visit.row)

@@ -11,15 +11,15 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// takeRanges assigns the source ranges to the services that check them. The services must have been
+// readRanges assigns the source ranges to the services that check them. The services must have been
 // read.
-func (s *Snapshot) takeRanges(table Ranges) error {
+func (s *Snapshot) readRanges(table Ranges) error {
 	if table == nil {
 		return nil
 	}
 	services := map[uint32]*Service{}
 	for i := range s.Services {
-		if service := &s.Services[i]; service.has(flagSourceRanges) {
+		if service := &s.Services[i]; service.Has(flagSourceRanges) {
 			services[service.Index] = service
 		}
 	}
@@ -69,7 +69,7 @@ func (s *Snapshot) Ranges() []SourceRange {
 func dumpRanges(w io.Writer, s *Snapshot) {
 	labels := map[uint32]string{maps.Inside: "(inside the cluster)", maps.ClusterIPs: "(ranges of ClusterIPs)"}
 	for i := range s.Services {
-		labels[s.Services[i].Index] = s.Services[i].label()
+		labels[s.Services[i].Index] = s.Services[i].Label()
 	}
 	fmt.Fprintln(w, "INDEX\tRANGE\tSERVICE")
 	for _, r := range s.Ranges() {

@@ -57,21 +57,20 @@ type Snapshot struct {
 
 // Service is one BPF service: one port of one object in one family.
 type Service struct {
-	Name            string     `json:"name"` // "shop/web:http/tcp4"; empty for a row that has slots but no name
-	Index           uint32     `json:"index"`
-	Algorithm       string     `json:"algorithm"`
-	Flags           []string   `json:"flags,omitempty"`
-	AffinitySeconds uint32     `json:"affinitySeconds,omitempty"`
-	Frontends       []Frontend `json:"frontends"`
+	Name            string       `json:"name"` // "shop/web:http/tcp4"; empty for a row that has slots but no name
+	Index           uint32       `json:"index"`
+	Algorithm       lb.Algorithm `json:"algorithm"`
+	Flags           []string     `json:"flags,omitempty"`
+	AffinitySeconds uint32       `json:"affinitySeconds,omitempty"`
+	Frontends       []Frontend   `json:"frontends"`
 	// SourceRanges are the clients admitted at the service's load balancer addresses. Without the
 	// flag, all are.
 	SourceRanges []netip.Prefix `json:"sourceRanges,omitempty"`
 	All          Scope          `json:"all"`
 	Local        Scope          `json:"local"`
 
-	algorithm uint8
-	turn      uint32 // of round robin
-	epoch     uint32 // of affinity
+	Turn          uint32 `json:"-"` // of round robin
+	AffinityEpoch uint32 `json:"-"` // entries of affinity with another are void
 }
 
 // Frontend is a row of svcs. Service is the index that it leads to.
@@ -82,7 +81,7 @@ type Frontend struct {
 	Service  uint32         `json:"service"`
 
 	key maps.SvcKey
-	row maps.Svc
+	Row maps.Svc `json:"-"`
 }
 
 // SourceRange is a row of src_ranges.
@@ -105,7 +104,7 @@ type Scope struct {
 	Changing bool `json:"changing,omitempty"`
 
 	word  maps.Word
-	slots []uint32 // the backend of each slot
+	Slots []uint32 `json:"-"` // the backend of each slot
 }
 
 // Share is how many of a scope's slots lead to one backend.
@@ -132,32 +131,33 @@ type Backend struct {
 	owner uint32
 }
 
-// label returns the service's name, or a placeholder if it has none.
-func (s *Service) label() string {
+// Label returns the service's name, or a placeholder if it has none.
+func (s *Service) Label() string {
 	if s.Name == "" {
 		return "(unnamed)"
 	}
 	return s.Name
 }
 
-// scopes lists the service's tables with their names, in display order.
-func (s *Service) scopes() []namedScope {
-	return []namedScope{{"all", &s.All}, {"local", &s.Local}}
+// Scopes lists the service's tables with their names, in display order.
+func (s *Service) Scopes() []NamedScope {
+	return []NamedScope{{"all", &s.All}, {"local", &s.Local}}
 }
 
-type namedScope struct {
-	name string
+// NamedScope is a Scope with its name: "all" or "local".
+type NamedScope struct {
+	Name string
 	*Scope
 }
 
 // UsesAll reports whether any traffic uses the table of all backends. Only connections from inside
 // to a ClusterIP can be restricted to the node.
 func (s *Service) UsesAll() bool {
-	if s.All.Length > 0 || !s.has(flagInternalLocal) {
+	if s.All.Length > 0 || !s.Has(flagInternalLocal) {
 		return true
 	}
 	for _, f := range s.Frontends {
-		if f.row.Kind != maps.ClusterIP {
+		if f.Row.Kind != maps.ClusterIP {
 			return true
 		}
 	}
@@ -166,10 +166,11 @@ func (s *Service) UsesAll() bool {
 
 // UsesLocal reports whether any traffic uses the table of this node's backends.
 func (s *Service) UsesLocal() bool {
-	return s.Local.Length > 0 || s.has(flagInternalLocal) || s.has(flagExternalLocal)
+	return s.Local.Length > 0 || s.Has(flagInternalLocal) || s.Has(flagExternalLocal)
 }
 
-func (s *Service) has(flag string) bool { return slices.Contains(s.Flags, flag) }
+// Has reports whether the service has a flag.
+func (s *Service) Has(flag string) bool { return slices.Contains(s.Flags, flag) }
 
 // Names of a service's flags.
 const (

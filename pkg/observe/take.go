@@ -45,15 +45,15 @@ func Take(t Tables) (*Snapshot, error) {
 		}
 		before := map[maps.SvcKey]maps.Svc{}
 		for _, f := range dangling {
-			before[f.key] = f.row
+			before[f.key] = f.Row
 		}
 		dangling = slices.DeleteFunc(r.assign(rows), func(f Frontend) bool {
 			row, ok := before[f.key]
-			return !ok || row != f.row
+			return !ok || row != f.Row
 		})
 	}
 	s := r.snapshot(dangling)
-	return s, s.takeRanges(t.Ranges)
+	return s, s.readRanges(t.Ranges)
 }
 
 // reader collects the services of one Snapshot by index.
@@ -70,7 +70,7 @@ func (r *reader) frontends() ([]Frontend, error) {
 		}
 		list = append(list, Frontend{
 			Address: maps.AddrPort(key), Protocol: protocolWord(key.Proto), Kind: kindWord(row.Kind),
-			Service: row.Service, key: key, row: row,
+			Service: row.Service, key: key, Row: row,
 		})
 	})
 	if err != nil {
@@ -81,7 +81,7 @@ func (r *reader) frontends() ([]Frontend, error) {
 }
 
 func compareFrontends(a, b Frontend) int {
-	return cmp.Or(cmp.Compare(a.row.Kind, b.row.Kind), a.Address.Compare(b.Address), cmp.Compare(a.key.Proto, b.key.Proto))
+	return cmp.Or(cmp.Compare(a.Row.Kind, b.Row.Kind), a.Address.Compare(b.Address), cmp.Compare(a.key.Proto, b.key.Proto))
 }
 
 // assign gives the frontends to their services and returns those that lead to none.
@@ -115,7 +115,7 @@ func (r *reader) read(index uint32) {
 		}
 		row := &r.Services[index]
 		s = &Service{
-			Name: name, Index: index, turn: atomic.LoadUint32(&row.Turn), epoch: row.AffinityEpoch, algorithm: row.Algorithm, Algorithm: lb.Algorithm(row.Algorithm).String(),
+			Name: name, Index: index, Turn: atomic.LoadUint32(&row.Turn), AffinityEpoch: row.AffinityEpoch, Algorithm: lb.Algorithm(row.Algorithm),
 			Flags: flagWords(row.Flags), AffinitySeconds: row.AffinitySeconds,
 			All:   r.scope(index, maps.ScopeAll, words),
 			Local: r.scope(index, maps.ScopeLocal, words),
@@ -192,9 +192,9 @@ func (r *reader) scope(index uint32, scope int, words [maps.Scopes]maps.Word) Sc
 		if s.Damage != "" {
 			break
 		}
-		s.slots = append(s.slots, backend)
+		s.Slots = append(s.Slots, backend)
 	}
-	s.Backends = r.shares(s.slots)
+	s.Backends = r.shares(s.Slots)
 	return s
 }
 
@@ -241,9 +241,9 @@ func (r *reader) snapshot(dangling []Frontend) *Snapshot {
 	users := map[uint32]string{}
 	for i := range s.Services {
 		service := &s.Services[i]
-		for _, scope := range service.scopes() {
+		for _, scope := range service.Scopes() {
 			for _, share := range scope.Backends {
-				users[share.Backend] = service.label()
+				users[share.Backend] = service.Label()
 			}
 		}
 	}
@@ -269,7 +269,7 @@ func (s *Snapshot) order(scope *Scope) string {
 		names[share.Backend] = share.Address.String() + "/" + share.Protocol + "\n"
 	}
 	sum := fnv.New32a()
-	for _, backend := range scope.slots {
+	for _, backend := range scope.Slots {
 		sum.Write([]byte(names[backend]))
 	}
 	return fmt.Sprintf("%08x", sum.Sum32())

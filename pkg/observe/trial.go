@@ -78,7 +78,7 @@ func explainOutside(s *Snapshot, known facts, q Question, source netip.AddrPort,
 		x.damaged("the frontend leads to service %d, which does not exist", frontend.Service)
 		return x.e, nil
 	}
-	x.e.Service = service.label()
+	x.e.Service = service.Label()
 	x.e.SourceRange = sourceRange(service, frontend, q.Client)
 	var err error
 	if service.AffinitySeconds > 0 {
@@ -134,7 +134,7 @@ func (x *explainer) noFrontend() string {
 
 // sourceRange says what the ranges of a service mean for a client.
 func sourceRange(service *Service, frontend *Frontend, client netip.Addr) string {
-	if frontend.row.Kind != maps.LoadBalancer || !service.has(flagSourceRanges) {
+	if frontend.Row.Kind != maps.LoadBalancer || !service.Has(flagSourceRanges) {
 		return ""
 	}
 	best := netip.Prefix{}
@@ -151,24 +151,24 @@ func sourceRange(service *Service, frontend *Frontend, client netip.Addr) string
 
 // outsideBackends lists the backends to choose from, and says what decides.
 func (x *explainer) outsideBackends(service *Service, frontend *Frontend) {
-	scope := namedScope{"all", &service.All}
-	local := service.has(flagExternalLocal)
+	scope := NamedScope{"all", &service.All}
+	local := service.Has(flagExternalLocal)
 	x.e.Policy = "externalTrafficPolicy is Cluster"
 	switch {
-	case frontend.row.Kind == maps.ClusterIP:
-		local = service.has(flagInternalLocal)
+	case frontend.Row.Kind == maps.ClusterIP:
+		local = service.Has(flagInternalLocal)
 		x.e.Policy = "for a ClusterIP, internalTrafficPolicy applies"
-	case frontend.row.Kind == maps.HostPort:
+	case frontend.Row.Kind == maps.HostPort:
 		x.e.Policy = "a host port leads to its pod"
 	case local:
 		x.e.Policy = "externalTrafficPolicy is Local: only backends on this node"
 	}
 	if local {
-		scope = namedScope{"local", &service.Local}
+		scope = NamedScope{"local", &service.Local}
 	}
-	x.e.Scope, x.e.Algorithm = scope.name, service.Algorithm
+	x.e.Scope, x.e.Algorithm = scope.Name, service.Algorithm.String()
 	if scope.Damage != "" {
-		x.damaged("service %s, scope %s: %s", service.label(), scope.name, scope.Damage)
+		x.damaged("service %s, scope %s: %s", service.Label(), scope.Name, scope.Damage)
 	}
 	for _, share := range scope.Backends {
 		x.e.Candidates = append(x.e.Candidates, Candidate{
