@@ -154,7 +154,9 @@ func dumpCounters(w io.Writer, s *Snapshot) {
 func DumpAll(w io.Writer, s *Snapshot) error {
 	out := bufio.NewWriter(w)
 	for i := range s.Services {
-		s.writeService(out, &s.Services[i])
+		if err := s.WriteService(out, &s.Services[i]); err != nil {
+			return err
+		}
 	}
 	for _, f := range s.Dangling {
 		fmt.Fprintf(out, "dangling frontend %s %s\n", f.Text(), f.Kind)
@@ -164,29 +166,26 @@ func DumpAll(w io.Writer, s *Snapshot) error {
 
 // WriteService writes one service in the form of DumpAll.
 func (s *Snapshot) WriteService(w io.Writer, service *Service) error {
-	out := bufio.NewWriter(w)
-	s.writeService(out, service)
-	return out.Flush()
-}
-
-func (s *Snapshot) writeService(w io.Writer, service *Service) {
+	var out strings.Builder
 	words := append([]string{service.Label(), service.Algorithm.String()}, service.Flags...)
 	if service.AffinitySeconds > 0 {
 		words = append(words, fmt.Sprintf("affinity=%ds", service.AffinitySeconds))
 	}
-	fmt.Fprintln(w, strings.Join(words, " "))
+	fmt.Fprintln(&out, strings.Join(words, " "))
 	for _, f := range service.Frontends {
-		fmt.Fprintf(w, "  frontend %s %s\n", f.Text(), f.Kind)
+		fmt.Fprintf(&out, "  frontend %s %s\n", f.Text(), f.Kind)
 	}
 	if service.Has(flagSourceRanges) {
-		fmt.Fprintf(w, "  sources %s\n", rangesText(service))
+		fmt.Fprintf(&out, "  sources %s\n", rangesText(service))
 	}
 	if service.UsesAll() {
-		fmt.Fprintf(w, "  all   %s\n", s.scopeText(service, &service.All))
+		fmt.Fprintf(&out, "  all   %s\n", s.scopeText(service, &service.All))
 	}
 	if service.UsesLocal() {
-		fmt.Fprintf(w, "  local %s\n", s.scopeText(service, &service.Local))
+		fmt.Fprintf(&out, "  local %s\n", s.scopeText(service, &service.Local))
 	}
+	_, err := io.WriteString(w, out.String())
+	return err
 }
 
 // Text returns the address in the form used for dialing. A star stands for the node's own

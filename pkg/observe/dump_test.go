@@ -15,12 +15,23 @@ import (
 	"fairlead.io/fairlead/test/tables"
 )
 
+func dumpable(t *testing.T, l *tables.Layout) *Snapshot {
+	t.Helper()
+	s, err := Take(Tables{
+		Frontends: l.Frontends, Ranges: l.Ranges, Services: l.Services, Slots: l.Slots, Backends: l.Backends, Names: l.Names,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 func TestDump(t *testing.T) {
 	l := tables.NewLayout()
 	for _, w := range tables.Shop() {
 		l.Add(w)
 	}
-	s := take(t, l)
+	s := dumpable(t, l)
 	s.Counters = []Counter{{"sock", "none", 12, 0}, {"sock", "no-backend", 3, 0}}
 	s.Optouts = []Optout{
 		{Kind: "cgroup", ID: 77, Pod: "shop/agent", Why: "annotation of the pod"},
@@ -61,7 +72,7 @@ func TestDump(t *testing.T) {
 func TestDumpReportsWriteErrors(t *testing.T) {
 	l := tables.NewLayout()
 	l.Add(tables.Shop()[0])
-	s := take(t, l)
+	s := dumpable(t, l)
 	if err := DumpAll(fullDisk{}, s); !errors.Is(err, errFull) {
 		t.Errorf("DumpAll to a full disk: %v", err)
 	}
@@ -84,7 +95,7 @@ func TestDumpAllIgnoresLayout(t *testing.T) {
 			l.Add(w)
 			l.NextSlot += 3
 		}
-		s, err := Take(tablesIn(l))
+		s, err := Take(Tables{Frontends: l.Frontends, Services: l.Services, Slots: l.Slots, Backends: l.Backends, Names: l.Names})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +124,7 @@ func TestDumpAllSeesTheOrderOfSlots(t *testing.T) {
 		l := tables.NewLayout()
 		l.Add(tables.Wants{Name: "a/b/tcp4", Algorithm: 3, All: backends})
 		var out bytes.Buffer
-		if err := DumpAll(&out, take(t, l)); err != nil {
+		if err := DumpAll(&out, dumpable(t, l)); err != nil {
 			t.Fatal(err)
 		}
 		return out.String()

@@ -116,11 +116,12 @@ func explainWith(dir string, use func(*Snapshot, facts) error) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	s, err := takeFrom(m)
+	s, err := readAll(m)
 	if err != nil {
 		return err
 	}
 	known := facts{
+		pods: s.Pods, optouts: s.Optouts,
 		node: map[netip.Addr]struct{}{},
 		remembered: func(cookie uint64, service *Service) (*bpf.MapsAffinity, error) {
 			return rememberedBy(m.Affinity, cookieAddr(cookie), service)
@@ -141,12 +142,6 @@ func explainWith(dir string, use func(*Snapshot, facts) error) (err error) {
 		known.node[addr] = struct{}{}
 	}
 	if known.primary, err = maps.SnatAddrs(m.SnatAddrs); err != nil {
-		return err
-	}
-	if known.optouts, err = readOptouts(m); err != nil {
-		return err
-	}
-	if known.pods, err = readPods(m); err != nil {
 		return err
 	}
 	var now unix.Timespec

@@ -47,9 +47,20 @@ func question(text string) Question {
 	return q
 }
 
+func snapshotOf(t *testing.T, l *tables.Layout) *Snapshot {
+	t.Helper()
+	s, err := Take(Tables{
+		Frontends: l.Frontends, Ranges: l.Ranges, Services: l.Services, Slots: l.Slots, Backends: l.Backends, Names: l.Names,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 func (a *asked) ask(t *testing.T, q Question) *Explanation {
 	t.Helper()
-	e, err := explain(take(t, a.Layout), a.facts, q)
+	e, err := explain(snapshotOf(t, a.Layout), a.facts, q)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +241,7 @@ func TestExplainDamage(t *testing.T) {
 	a.remembered = func(uint64, *Service) (*bpf.MapsAffinity, error) { return nil, errors.New("no access") }
 	q := question("tcp 10.1.0.9 [fd96::10]:80")
 	q.Self = Namespace{7, []netip.Addr{q.Client}}
-	if _, err := explain(take(t, a.Layout), a.facts, q); err == nil {
+	if _, err := explain(snapshotOf(t, a.Layout), a.facts, q); err == nil {
 		t.Error("explain did not return the error of the affinity lookup")
 	}
 }

@@ -57,7 +57,7 @@ func TestChoice(t *testing.T) {
 		trial := &Trial{Outcome: TrialBackend, Forwarding: ByDNAT, Known: tt.known, Numbers: numbers, Source: client,
 			Backend: netip.MustParseAddrPort(w.All[tt.number%slots])}
 		q := Question{Destination: netip.MustParseAddrPort("192.0.2.1:30080"), Protocol: model.TCP}
-		e, err := explainOutside(take(t, l), known, q, client, trial)
+		e, err := explainOutside(snapshotOf(t, l), known, q, client, trial)
 		if err != nil || e.Choice == nil {
 			t.Errorf("%s: %+v, %v", name, e, err)
 			continue
@@ -71,7 +71,7 @@ func TestChoice(t *testing.T) {
 			t.Errorf("%s: no %q in %s (%v)", name, tt.says, out.String(), err)
 		}
 		if trial.Backend = netip.MustParseAddrPort("10.1.0.9:1"); tt.number != 0 {
-			if e, err = explainOutside(take(t, l), known, q, client, trial); err != nil || len(e.Notes) != 1 ||
+			if e, err = explainOutside(snapshotOf(t, l), known, q, client, trial); err != nil || len(e.Notes) != 1 ||
 				!strings.Contains(e.Notes[0], "ask again") {
 				t.Errorf("%s: for a backend other than the slot's the notes are %q, %v", name, e.Notes, err)
 			}
@@ -115,7 +115,7 @@ func TestForwarding(t *testing.T) {
 		l.Ranges = tables.Ranges{{Service: maps.Inside, Prefix: netip.MustParsePrefix("198.51.100.0/24")}}
 		trial := &Trial{Outcome: TrialBackend, Forwarding: tt.by, Source: netip.MustParseAddrPort("198.51.100.7:" + tt.port),
 			Backend: netip.MustParseAddrPort(w.All[0])}
-		e, err := explainOutside(take(t, l), facts{node: map[netip.Addr]struct{}{netip.MustParseAddr("192.0.2.1"): {}}},
+		e, err := explainOutside(snapshotOf(t, l), facts{node: map[netip.Addr]struct{}{netip.MustParseAddr("192.0.2.1"): {}}},
 			Question{Destination: netip.MustParseAddrPort("192.0.2.1:30080"), Protocol: model.TCP}, netip.MustParseAddrPort("198.51.100.7:4000"), trial)
 		if err != nil {
 			t.Fatal(err)

@@ -28,6 +28,23 @@ func Read(dir string) (pinned *Pinned, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
+	s, err := readAll(m)
+	if err != nil {
+		return nil, err
+	}
+	list, err := mapStatuses(m, s, dir)
+	if err != nil {
+		return nil, err
+	}
+	fragments, err := readFragments(m.EarlyTally)
+	if err != nil {
+		return nil, err
+	}
+	return &Pinned{Snapshot: s, Maps: list, Fragments: fragments}, nil
+}
+
+// readAll takes a Snapshot of open maps, with everything that it may have.
+func readAll(m *maps.Maps) (*Snapshot, error) {
 	s, err := takeFrom(m)
 	if err != nil {
 		return nil, err
@@ -47,18 +64,10 @@ func Read(dir string) (pinned *Pinned, err error) {
 	if s.Cluster, err = maps.ClusterRows(m.ClusterNodes, m.NodeSources); err != nil {
 		return nil, err
 	}
-	list, err := mapStatuses(m, s, dir)
-	if err != nil {
-		return nil, err
-	}
-	fragments, err := readFragments(m.EarlyTally)
-	if err != nil {
-		return nil, err
-	}
-	return &Pinned{Snapshot: s, Maps: list, Fragments: fragments}, nil
+	return s, nil
 }
 
-// takeFrom takes a Snapshot of open maps.
+// takeFrom takes a Snapshot of the tables of open maps.
 func takeFrom(m *maps.Maps) (s *Snapshot, err error) {
 	tables, err := m.Tables()
 	if err != nil {
