@@ -82,6 +82,9 @@ func (m *MapStatus) SetEntries(n int) {
 	m.Pressure = float64(n) / float64(max(1, m.Capacity))
 }
 
+// nearlyFull is the fill level from which a status reports that a map is nearly full.
+const nearlyFull = 0.9
+
 // crowdedOut is the fraction of a map's rows that must be evicted within a minute or two to be
 // worth reporting: the first rows to go are those that nobody has used for long.
 const crowdedOut = 0.01

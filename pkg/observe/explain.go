@@ -324,13 +324,13 @@ func (x *explainer) row(key maps.SvcKey) (*Service, *Frontend) {
 	for i := range x.snapshot.Services {
 		service := &x.snapshot.Services[i]
 		for j := range service.Frontends {
-			if service.Frontends[j].key == key {
+			if service.Frontends[j].Key == key {
 				return service, &service.Frontends[j]
 			}
 		}
 	}
 	for i := range x.snapshot.Dangling {
-		if x.snapshot.Dangling[i].key == key {
+		if x.snapshot.Dangling[i].Key == key {
 			return nil, &x.snapshot.Dangling[i]
 		}
 	}

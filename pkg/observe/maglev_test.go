@@ -5,21 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/test/goldenfile"
 	"fairlead.io/fairlead/test/tables"
 )
-
-// spread is a service whose table has three backends in mixed order.
-func spread() tables.Wants {
-	return tables.Wants{
-		Name: "shop/web:http/tcp4", Algorithm: uint8(lb.Maglev),
-		Frontends: map[string]uint32{"10.96.0.10:80": maps.ClusterIP, "0.0.0.0:30080": maps.NodePort},
-		All: []string{"10.1.0.1:8080", "10.1.0.3:8080", "10.1.0.2:8080", "10.1.0.1:8080", "10.1.0.1:8080", "10.1.0.2:8080",
-			"10.1.0.3:8080"},
-	}
-}
 
 // tablesOf lays out services and returns the Maglev tables of the last one.
 func tablesOf(t *testing.T, l *tables.Layout, list ...tables.Wants) []MaglevTable {
@@ -44,15 +33,15 @@ func tablesOf(t *testing.T, l *tables.Layout, list ...tables.Wants) []MaglevTabl
 // A fingerprint depends on which backends the slots lead to, and on nothing that differs between
 // nodes.
 func TestFingerprint(t *testing.T) {
-	first := tablesOf(t, tables.NewLayout(), spread())[0].Fingerprint
+	first := tablesOf(t, tables.NewLayout(), tables.Spread())[0].Fingerprint
 	later := tables.NewLayout()
 	later.NextBackend, later.Tag = 7, 9
-	other := tablesOf(t, later, tables.Shop()[2], tables.Shop()[4], spread())[0].Fingerprint
+	other := tablesOf(t, later, tables.Shop()[2], tables.Shop()[4], tables.Spread())[0].Fingerprint
 	if first != other || len(first) != 16 {
 		t.Errorf("the same table has fingerprint %q, and %q at another place in the maps", first, other)
 	}
 	here := tables.NewLayout()
-	here.Add(spread())
+	here.Add(tables.Spread())
 	here.Backends[0].Flags = maps.BackendLocal
 	s := take(t, here)
 	if tables, err := MaglevTables(&s.Services[0]); err != nil || tables[0].Fingerprint != first || !tables[0].Backends[0].Local {
@@ -64,7 +53,7 @@ func TestFingerprint(t *testing.T) {
 		"another port":            func(w *tables.Wants) { w.All[2], w.All[5] = "10.1.0.2:8081", "10.1.0.2:8081" },
 		"affinity":                func(w *tables.Wants) { w.Affinity = 60 },
 	} {
-		w := spread()
+		w := tables.Spread()
 		change(&w)
 		if have := tablesOf(t, tables.NewLayout(), w)[0].Fingerprint; have == first {
 			t.Errorf("%s: the fingerprint is the same", name)
@@ -73,7 +62,7 @@ func TestFingerprint(t *testing.T) {
 }
 
 func TestMaglevText(t *testing.T) {
-	w := spread()
+	w := tables.Spread()
 	w.Affinity, w.Local, w.Flags = 60, []string{"10.1.0.1:8080", "10.1.0.3:8080", "10.1.0.1:8080"}, maps.ExternalLocal
 	l := tables.NewLayout()
 	index := l.Add(w)
@@ -117,7 +106,7 @@ func TestNoMaglevTable(t *testing.T) {
 		"one on this node":   {func(w *tables.Wants) { w.All, w.Local = nil, []string{"10.1.0.1:80"} }, "it has one backend"},
 		"no frontend at all": {func(w *tables.Wants) { w.Frontends = nil }, "reached by its ClusterIP alone"},
 	} {
-		w := spread()
+		w := tables.Spread()
 		tt.change(&w)
 		l := tables.NewLayout()
 		l.Add(w)

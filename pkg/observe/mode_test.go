@@ -16,7 +16,7 @@ import (
 // An explanation says what led to the backend, where memory comes before hashes, and which slot it
 // was.
 func TestChoice(t *testing.T) {
-	const slots = 7 // of spread(): .1 .3 .2 .1 .1 .2 .3
+	const slots = 7 // of tables.Spread(): .1 .3 .2 .1 .1 .2 .3
 	client := netip.MustParseAddrPort("198.51.100.7:4000")
 	keys := lb.NewHashKeys("some seed or other")
 	numbers := &Numbers{Flow: keys.Flow(client, 30080), Client: keys.Client(client.Addr())}
@@ -48,7 +48,7 @@ func TestChoice(t *testing.T) {
 		"lapsed, with maglev":   {algorithm: lb.Maglev, affinity: 60, visit: lapsed, by: ByHash, number: numbers.Client, says: "of its address, modulo"},
 		"source hash, affinity": {algorithm: lb.SourceHash, affinity: 60, visit: lapsed, by: ByHash, number: numbers.Client, says: "of its address, modulo"},
 	} {
-		w := spread()
+		w := tables.Spread()
 		w.Algorithm, w.Affinity = uint8(tt.algorithm), tt.affinity
 		l := tables.NewLayout()
 		l.Services[l.Add(w)].Turn = 12
@@ -108,7 +108,7 @@ func TestForwarding(t *testing.T) {
 		"there, no mode":      {BySNAT, maps.DirectFlags(uint8(lb.DirectIPIP)), "61000", "dsr-ipip, which this flow does not use\n"},
 		"there":               {BySNAT, 0, "61000", "snat: the backend is on another node and sees this node's address 198.51.100.7"},
 	} {
-		w := spread()
+		w := tables.Spread()
 		w.Flags, w.Local = tt.flags, w.All
 		l := tables.NewLayout()
 		l.Add(w)

@@ -80,8 +80,8 @@ type Frontend struct {
 	Kind     string         `json:"kind"`
 	Service  uint32         `json:"service"`
 
-	key maps.SvcKey
-	Row maps.Svc `json:"-"`
+	Key maps.SvcKey `json:"-"`
+	Row maps.Svc    `json:"-"`
 }
 
 // SourceRange is a row of src_ranges.

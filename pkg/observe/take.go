@@ -45,10 +45,10 @@ func Take(t Tables) (*Snapshot, error) {
 		}
 		before := map[maps.SvcKey]maps.Svc{}
 		for _, f := range dangling {
-			before[f.key] = f.Row
+			before[f.Key] = f.Row
 		}
 		dangling = slices.DeleteFunc(r.assign(rows), func(f Frontend) bool {
-			row, ok := before[f.key]
+			row, ok := before[f.Key]
 			return !ok || row != f.Row
 		})
 	}
@@ -70,18 +70,18 @@ func (r *reader) frontends() ([]Frontend, error) {
 		}
 		list = append(list, Frontend{
 			Address: maps.AddrPort(key), Protocol: protocolWord(key.Proto), Kind: kindWord(row.Kind),
-			Service: row.Service, key: key, Row: row,
+			Service: row.Service, Key: key, Row: row,
 		})
 	})
 	if err != nil {
 		return nil, err
 	}
 	slices.SortFunc(list, compareFrontends)
-	return slices.CompactFunc(list, func(a, b Frontend) bool { return a.key == b.key }), nil
+	return slices.CompactFunc(list, func(a, b Frontend) bool { return a.Key == b.Key }), nil
 }
 
 func compareFrontends(a, b Frontend) int {
-	return cmp.Or(cmp.Compare(a.Row.Kind, b.Row.Kind), a.Address.Compare(b.Address), cmp.Compare(a.key.Proto, b.key.Proto))
+	return cmp.Or(cmp.Compare(a.Row.Kind, b.Row.Kind), a.Address.Compare(b.Address), cmp.Compare(a.Key.Proto, b.Key.Proto))
 }
 
 // assign gives the frontends to their services and returns those that lead to none.

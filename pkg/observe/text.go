@@ -189,7 +189,7 @@ func (d *DatapathStatus) text() string {
 // inTrouble returns the maps that are nearly full or have evicted rows lately.
 func inTrouble(list []MapStatus) (full []MapStatus) {
 	for _, m := range list {
-		if m.Pressure >= crowded || m.EvictedLately > 0 {
+		if m.Pressure >= nearlyFull || m.EvictedLately > 0 {
 			full = append(full, m)
 		}
 	}

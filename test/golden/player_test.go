@@ -72,18 +72,18 @@ func (p *player) to(s *step) string {
 		p.t.Fatalf("step %s: %v", s.name, err)
 	}
 	tables := p.backing.tables
-	snapshot, err := observe.Take(observe.Tables{
+	taken, err := observe.Take(observe.Tables{
 		Frontends: tables.Frontends, Ranges: tables.Ranges, Services: tables.Services, Slots: tables.Slots, Backends: tables.Backends, Names: tables.Names,
 	})
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	if found := observe.Check(snapshot); len(found) > 0 {
+	if found := observe.Check(taken); len(found) > 0 {
 		p.t.Errorf("step %s: the maps are not sound: %v", s.name, found)
 	}
-	p.compare(s, snapshot)
+	p.compare(s, taken)
 	var out strings.Builder
-	if err := observe.DumpAll(&out, snapshot); err != nil {
+	if err := observe.DumpAll(&out, taken); err != nil {
 		p.t.Fatal(err)
 	}
 	problems := p.reconciler.Problems()

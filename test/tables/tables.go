@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 )
@@ -140,5 +141,15 @@ func Shop() []Wants {
 			Frontends: map[string]uint32{"0.0.0.0:9000": maps.HostPort},
 			All:       []string{"10.1.0.1:9000"},
 		},
+	}
+}
+
+// Spread returns a service whose table has three backends in mixed order.
+func Spread() Wants {
+	return Wants{
+		Name: "shop/web:http/tcp4", Algorithm: uint8(bpf.MapsAlgorithmALGORITHM_MAGLEV),
+		Frontends: map[string]uint32{"10.96.0.10:80": maps.ClusterIP, "0.0.0.0:30080": maps.NodePort},
+		All: []string{"10.1.0.1:8080", "10.1.0.3:8080", "10.1.0.2:8080", "10.1.0.1:8080", "10.1.0.1:8080", "10.1.0.2:8080",
+			"10.1.0.3:8080"},
 	}
 }
