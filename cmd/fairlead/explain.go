@@ -74,7 +74,7 @@ The exit code is 3 if the maps or programs on the connection's way are damaged.`
 			if err != nil {
 				return err
 			}
-			view, err := explain(cmd.Context(), cfg, question, trial)
+			view, err := askMaps(cmd.Context(), cfg, question, trial)
 			if err != nil {
 				return err
 			}
@@ -125,7 +125,7 @@ func parseQuestion(src, dst, protocol string) (observe.Question, error) {
 	return q, nil
 }
 
-func explain(ctx context.Context, cfg *config.Config, q observe.Question, trial *tried) (*explanation, error) {
+func askMaps(ctx context.Context, cfg *config.Config, q observe.Question, trial *tried) (*explanation, error) {
 	var err error
 	if q.Self, err = observe.OwnNamespace(); err != nil {
 		return nil, err
