@@ -59,8 +59,10 @@ func TestCheck(t *testing.T) {
 			if !slices.ContainsFunc(found, func(f string) bool { return strings.Contains(f, tt.want) }) {
 				t.Errorf("found %q, want %q", found, tt.want)
 			}
-			if err := DumpAll(io.Discard, s); err != nil {
-				t.Error(err)
+			for i := range s.Services {
+				if err := s.WriteService(io.Discard, &s.Services[i]); err != nil {
+					t.Error(err)
+				}
 			}
 		})
 	}
@@ -83,7 +85,9 @@ func TestTakeAnything(t *testing.T) {
 		}
 		key := maps.SvcKey{Proto: rapid.Uint8().Draw(t, "proto"), Port: rapid.Uint16().Draw(t, "port")}
 		l.Frontends[key] = maps.Svc{Service: rapid.Uint32().Draw(t, "service"), Kind: rapid.Uint32().Draw(t, "kind")}
-		s, err := Take(tablesIn(l))
+		s, err := Take(Tables{
+			Frontends: l.Frontends, Ranges: l.Ranges, Services: l.Services, Slots: l.Slots, Backends: l.Backends, Names: l.Names,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,10 +12,10 @@ import (
 
 // choose explains how one of the service's backends is chosen, and which one if it is known.
 func (x *explainer) choose(service *Service, frontend *Frontend) error {
-	scope := NamedScope{"all", &service.All}
+	scope := NamedScope{Name: "all", Scope: &service.All}
 	x.e.Policy = policy(service, frontend)
 	if frontend.Row.Kind == maps.ClusterIP && service.Has(flagInternalLocal) {
-		scope = NamedScope{"local", &service.Local}
+		scope = NamedScope{Name: "local", Scope: &service.Local}
 	}
 	x.e.Scope, x.e.Algorithm = scope.Name, service.Algorithm.String()
 	if scope.Damage != "" {

@@ -32,7 +32,7 @@ func TestDump(t *testing.T) {
 		l.Add(w)
 	}
 	s := dumpable(t, l)
-	s.Counters = []Counter{{"sock", "none", 12, 0}, {"sock", "no-backend", 3, 0}}
+	s.Counters = []Counter{{Hook: "sock", Reason: "none", Packets: 12}, {Hook: "sock", Reason: "no-backend", Packets: 3}}
 	s.Optouts = []Optout{
 		{Kind: "cgroup", ID: 77, Pod: "shop/agent", Why: "annotation of the pod"},
 		{Kind: "netns", ID: 8779, Pod: "shop/web", Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.9"), netip.MustParseAddr("fd01::9")},

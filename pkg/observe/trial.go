@@ -151,7 +151,7 @@ func sourceRange(service *Service, frontend *Frontend, client netip.Addr) string
 
 // outsideBackends lists the backends to choose from, and says what decides.
 func (x *explainer) outsideBackends(service *Service, frontend *Frontend) {
-	scope := NamedScope{"all", &service.All}
+	scope := NamedScope{Name: "all", Scope: &service.All}
 	local := service.Has(flagExternalLocal)
 	x.e.Policy = "externalTrafficPolicy is Cluster"
 	switch {
@@ -164,7 +164,7 @@ func (x *explainer) outsideBackends(service *Service, frontend *Frontend) {
 		x.e.Policy = "externalTrafficPolicy is Local: only backends on this node"
 	}
 	if local {
-		scope = NamedScope{"local", &service.Local}
+		scope = NamedScope{Name: "local", Scope: &service.Local}
 	}
 	x.e.Scope, x.e.Algorithm = scope.Name, service.Algorithm.String()
 	if scope.Damage != "" {
