@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/snapshot"
 )
 
 func newBackendCommand(inv *invocation) *cobra.Command {
@@ -21,14 +21,14 @@ func newBackendCommand(inv *invocation) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			used := slices.DeleteFunc(pinned.Backends, func(b observe.Backend) bool { return b.Service == "" })
+			used := slices.DeleteFunc(pinned.Backends, func(b snapshot.Backend) bool { return b.Service == "" })
 			return inv.print(used, func(w io.Writer) error { return writeBackends(w, used) })
 		},
 	}
 	return noun("backend", "Show the backends in the maps", list)
 }
 
-func writeBackends(w io.Writer, backends []observe.Backend) error {
+func writeBackends(w io.Writer, backends []snapshot.Backend) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "BACKEND\tPROTOCOL\tSERVICE")
 	for _, b := range backends {

@@ -20,6 +20,7 @@ import (
 	"fairlead.io/fairlead/pkg/bugreport"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/render"
 	"fairlead.io/fairlead/pkg/sockmap"
 )
 
@@ -176,7 +177,7 @@ func (e *env) commandParts(acceleratesOnly bool) []bugreport.Part {
 	}
 	parts = append(parts, e.part("drops.txt", "drops"), e.part("verify.txt", "verify"), e.part("services.txt", "service", "list"),
 		e.part("addresses-of-pods.txt", "ipam", "list"), e.part("rates.txt", "bandwidth", "list"), e.part("maps/list.txt", "map", "list"))
-	for _, name := range observe.DumpNames() {
+	for _, name := range render.Names() {
 		parts = append(parts, e.part("maps/"+name+".txt", "map", "dump", name))
 	}
 	// Last, because it is the longest.

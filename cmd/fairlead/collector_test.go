@@ -14,19 +14,19 @@ import (
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/snapshot"
 	"fairlead.io/fairlead/test/rig"
 )
 
 // remembered returns the clients of the remembered flows, by their ports.
 func (n *node) remembered() (ports []uint16) {
 	n.t.Helper()
-	reader, err := observe.OpenFlows(datapath.MapsDir(n.bpffs), nil)
+	reader, err := snapshot.OpenFlows(datapath.MapsDir(n.bpffs), nil)
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	defer reader.Close()
-	err = reader.Each(&observe.FlowFilter{}, func(f *observe.Flow, _ maps.Doomed, _ bool) error {
+	err = reader.Each(&snapshot.FlowFilter{}, func(f *snapshot.Flow, _ maps.Doomed, _ bool) error {
 		ports = append(ports, f.Client.Port())
 		return nil
 	})

@@ -13,7 +13,7 @@ import (
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/maps"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/snapshot"
 )
 
 // flushed is how many flows are removed at a time.
@@ -22,7 +22,7 @@ const flushed = 4096
 func newConntrackCommand(inv *invocation) *cobra.Command {
 	list := listFlows(inv, "List tracked flows", &flowForm{
 		header: fmt.Sprintf("%-5s %-11s %7s %-21s %-21s %s", "PROTO", "STATE", "IDLE", "CLIENT", "FRONTEND", "BACKEND"),
-		row: func(f *observe.Flow) string {
+		row: func(f *snapshot.Flow) string {
 			idle := "-"
 			if f.IdleSeconds != nil {
 				idle = fmt.Sprintf("%ds", *f.IdleSeconds)
@@ -58,7 +58,7 @@ A TCP connection is interrupted: its next packet may go to a backend that does n
 			if err != nil {
 				return config.UsageError{Err: err}
 			}
-			if all == (*wanted != observe.FlowFilter{}) {
+			if all == (*wanted != snapshot.FlowFilter{}) {
 				return config.UsageError{Err: errors.New("say which flows to forget, or --all for all of them")}
 			}
 			return inv.flush(cmd, wanted)
@@ -72,7 +72,7 @@ A TCP connection is interrupted: its next packet may go to a backend that does n
 func newNATCommand(inv *invocation) *cobra.Command {
 	list := listFlows(inv, "List how the packets of flows are translated", &flowForm{
 		header: fmt.Sprintf("%-5s %-46s %s", "PROTO", "ORIGINAL", "TRANSLATED"),
-		row: func(f *observe.Flow) string {
+		row: func(f *snapshot.Flow) string {
 			return fmt.Sprintf("%-5s %-46s %s", f.Protocol, fmt.Sprintf("%s -> %s", f.Client, f.Frontend),
 				fmt.Sprintf("%s -> %s", f.Source, f.Backend))
 		},
@@ -86,7 +86,7 @@ translated back. If the backend is on this node, the client's address stays the 
 // long to hold in memory and measure.
 type flowForm struct {
 	header string
-	row    func(*observe.Flow) string
+	row    func(*snapshot.Flow) string
 }
 
 // flowFlags are the flags that select flows.
@@ -102,12 +102,12 @@ func (f *flowFlags) add(cmd *cobra.Command) {
 	flags.Uint16Var(&f.port, "port", 0, "only to this port of a frontend or a backend")
 	flags.StringVar(&f.proto, "proto", "", "only with this protocol (tcp|udp|sctp|icmp|icmp6|number)")
 	flags.StringVar(&f.state, "state", "", "only in this state (new|answered|open|half-closed|closed|reset)")
-	completeWords(cmd, "state", observe.FlowStates())
+	completeWords(cmd, "state", snapshot.FlowStates())
 	completeWords(cmd, "proto", []string{"tcp", "udp"})
 }
 
-func (f *flowFlags) filter() (*observe.FlowFilter, error) {
-	filter := &observe.FlowFilter{Port: f.port, Proto: f.proto, State: f.state}
+func (f *flowFlags) filter() (*snapshot.FlowFilter, error) {
+	filter := &snapshot.FlowFilter{Port: f.port, Proto: f.proto, State: f.state}
 	for _, one := range []struct {
 		flag, value string
 		to          *netip.Prefix
@@ -142,7 +142,7 @@ func listFlows(inv *invocation, short string, form *flowForm) *cobra.Command {
 			out := bufio.NewWriter(inv.Stdout)
 			list := flowList{out, inv.format, form, 0}
 			list.begin()
-			err = readFlows(cfg, wanted, func(f *observe.Flow, _ maps.Doomed, _ bool) error { return list.add(f) })
+			err = readFlows(cfg, wanted, func(f *snapshot.Flow, _ maps.Doomed, _ bool) error { return list.add(f) })
 			if err != nil {
 				return err
 			}
@@ -171,7 +171,7 @@ func (l *flowList) begin() {
 	}
 }
 
-func (l *flowList) add(f *observe.Flow) error {
+func (l *flowList) add(f *snapshot.Flow) error {
 	if l.format == formatTable {
 		_, err := fmt.Fprintln(l, l.form.row(f))
 		return err
@@ -208,8 +208,8 @@ func (l *flowList) end() {
 }
 
 // readFlows calls visit for each pinned flow that wanted selects.
-func readFlows(cfg *config.Config, wanted *observe.FlowFilter, visit func(*observe.Flow, maps.Doomed, bool) error) error {
-	reader, err := observe.OpenFlows(mapsDir(cfg), flowClock())
+func readFlows(cfg *config.Config, wanted *snapshot.FlowFilter, visit func(*snapshot.Flow, maps.Doomed, bool) error) error {
+	reader, err := snapshot.OpenFlows(mapsDir(cfg), flowClock())
 	if err != nil {
 		return pinsError(cfg, err)
 	}
@@ -221,7 +221,7 @@ func readFlows(cfg *config.Config, wanted *observe.FlowFilter, visit func(*obser
 
 // flowClock returns the programs' clock, or nil if it cannot be read; flows are then shown without
 // their ages.
-func flowClock() *observe.FlowClock {
+func flowClock() *snapshot.FlowClock {
 	tick, err := datapath.MeasureTick()
 	if err != nil {
 		return nil
@@ -230,11 +230,11 @@ func flowClock() *observe.FlowClock {
 	if err != nil {
 		return nil
 	}
-	return &observe.FlowClock{Now: now, Tick: tick.Duration}
+	return &snapshot.FlowClock{Now: now, Tick: tick.Duration}
 }
 
 // flush removes flows, some at a time.
-func (inv *invocation) flush(cmd *cobra.Command, wanted *observe.FlowFilter) error {
+func (inv *invocation) flush(cmd *cobra.Command, wanted *snapshot.FlowFilter) error {
 	cfg, err := inv.config(cmd)
 	if err != nil {
 		return err
@@ -256,7 +256,7 @@ func (inv *invocation) flush(cmd *cobra.Command, wanted *observe.FlowFilter) err
 		list[which] = list[which][:0]
 		return err
 	}
-	err = readFlows(cfg, wanted, func(_ *observe.Flow, keys maps.Doomed, half bool) error {
+	err = readFlows(cfg, wanted, func(_ *snapshot.Flow, keys maps.Doomed, half bool) error {
 		which := 0
 		if half {
 			which = 1

@@ -17,7 +17,7 @@ import (
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/snapshot"
 )
 
 // enterFlow writes the rows of a flow as the programs do, each in the given state; 0xff means no
@@ -174,7 +174,7 @@ func TestConntrackFormats(t *testing.T) {
 		{nil, 6}, {[]string{"--src", "198.51.100.2"}, 1}, {[]string{"--src", "203.0.113.1"}, 0},
 	} {
 		args := append([]string{"conntrack", "list", "--bpffs", bpffs}, tt.args...)
-		var asJSON, asYAML []observe.Flow
+		var asJSON, asYAML []snapshot.Flow
 		if err := json.Unmarshal([]byte(fairlead(t, append(args, "-o", "json")...).stdout), &asJSON); err != nil {
 			t.Errorf("%q: %v", tt.args, err)
 		}
@@ -229,7 +229,7 @@ func TestConntrackFlush(t *testing.T) {
 func TestConntrackListGrowing(t *testing.T) {
 	bpffs := flowNode(t)
 	list := func() map[string]string {
-		var flows []observe.Flow
+		var flows []snapshot.Flow
 		r := fairlead(t, "conntrack", "list", "-o", "json", "--bpffs", bpffs)
 		if err := json.Unmarshal([]byte(r.stdout), &flows); err != nil {
 			t.Fatalf("%v: %+v", err, r)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/reasons"
 )
 
 // dropsInterval is the time between two readings of --watch.
@@ -27,8 +27,8 @@ until interrupted.`,
 			if err != nil {
 				return err
 			}
-			read := func() ([]observe.Drop, error) {
-				list, err := observe.ReadDrops(mapsDir(cfg))
+			read := func() ([]reasons.Drop, error) {
+				list, err := reasons.ReadDrops(mapsDir(cfg))
 				if err != nil {
 					return nil, pinsError(cfg, err)
 				}
@@ -43,8 +43,8 @@ until interrupted.`,
 				defer ticks.Stop()
 				return inv.watchDrops(cmd.Context(), ticks.C, list, read)
 			}
-			seen := observe.Seen(list)
-			return inv.print(seen, func(w io.Writer) error { return observe.WriteDrops(w, seen) })
+			seen := reasons.Seen(list)
+			return inv.print(seen, func(w io.Writer) error { return reasons.WriteDrops(w, seen) })
 		},
 	}
 	cmd.Flags().BoolVar(&watch, "watch", false, "print what increased, every second")
@@ -52,7 +52,7 @@ until interrupted.`,
 }
 
 // watchDrops prints, at every tick, what increased since the last one, until the context ends.
-func (inv *invocation) watchDrops(ctx context.Context, ticks <-chan time.Time, before []observe.Drop, read func() ([]observe.Drop, error)) error {
+func (inv *invocation) watchDrops(ctx context.Context, ticks <-chan time.Time, before []reasons.Drop, read func() ([]reasons.Drop, error)) error {
 	last := time.Now()
 	for {
 		select {
@@ -65,8 +65,8 @@ func (inv *invocation) watchDrops(ctx context.Context, ticks <-chan time.Time, b
 			return err
 		}
 		now := time.Now()
-		rates := observe.DropRates(before, after, now.Sub(last))
-		if err := inv.print(rates, func(w io.Writer) error { return observe.WriteDropRates(w, now, rates) }); err != nil {
+		rates := reasons.DropRates(before, after, now.Sub(last))
+		if err := inv.print(rates, func(w io.Writer) error { return reasons.WriteDropRates(w, now, rates) }); err != nil {
 			return err
 		}
 		before, last = after, now

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/reasons"
 )
 
 func TestDropsWithoutMaps(t *testing.T) {
@@ -25,11 +25,11 @@ func TestDropsWatch(t *testing.T) {
 		ticks <- time.Time{}
 		var out bytes.Buffer
 		inv := &invocation{env: &env{Stdout: &out}, format: format}
-		drops := func(packets uint64) []observe.Drop {
-			return []observe.Drop{{Hook: "tc", Reason: "ttl", Stops: true, Packets: packets, Bytes: 60 * packets}}
+		drops := func(packets uint64) []reasons.Drop {
+			return []reasons.Drop{{Hook: "tc", Reason: "ttl", Stops: true, Packets: packets, Bytes: 60 * packets}}
 		}
 		readings := uint64(0)
-		err := inv.watchDrops(ctx, ticks, drops(0), func() ([]observe.Drop, error) {
+		err := inv.watchDrops(ctx, ticks, drops(0), func() ([]reasons.Drop, error) {
 			if readings++; readings == 2 {
 				cancel()
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/explain"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
 )
@@ -22,7 +23,7 @@ const maxProbes = 1000
 // explanation is an Explanation with the problems of the service's object that the agent reports,
 // if one answers.
 type explanation struct {
-	*observe.Explanation
+	*explain.Explanation
 	Problems []observe.Problem `json:"problems,omitempty"`
 }
 
@@ -99,8 +100,8 @@ The exit code is 3 if the maps or programs on the connection's way are damaged.`
 	return cmd
 }
 
-func parseQuestion(src, dst, protocol string) (observe.Question, error) {
-	var q observe.Question
+func parseQuestion(src, dst, protocol string) (explain.Question, error) {
+	var q explain.Question
 	var err error
 	if src != "node" {
 		source, err := clientOf(src)
@@ -125,22 +126,22 @@ func parseQuestion(src, dst, protocol string) (observe.Question, error) {
 	return q, nil
 }
 
-func askMaps(ctx context.Context, cfg *config.Config, q observe.Question, trial *tried) (*explanation, error) {
+func askMaps(ctx context.Context, cfg *config.Config, q explain.Question, trial *tried) (*explanation, error) {
 	var err error
-	if q.Self, err = observe.OwnNamespace(); err != nil {
+	if q.Self, err = explain.OwnNamespace(); err != nil {
 		return nil, err
 	}
-	var e *observe.Explanation
+	var e *explain.Explanation
 	outside := trial != nil && !trial.noAgent
 	if outside {
-		e, err = observe.ExplainOutside(mapsDir(cfg), q, trial.source, &trial.Trial)
+		e, err = explain.Outside(mapsDir(cfg), q, trial.source, &trial.Trial)
 	} else {
-		e, err = observe.Explain(mapsDir(cfg), q)
+		e, err = explain.Inside(mapsDir(cfg), q)
 	}
 	if err != nil {
 		return nil, pinsError(cfg, err)
 	}
-	if !outside && e.Forwarding != observe.ByPodDevice {
+	if !outside && e.Forwarding != explain.ByPodDevice {
 		links, err := observe.ReadLinks(filepath.Join(filepath.Dir(mapsDir(cfg)), "links"))
 		if err != nil {
 			return nil, err
@@ -158,7 +159,7 @@ func askMaps(ctx context.Context, cfg *config.Config, q observe.Question, trial 
 }
 
 // detached lists the programs on the connection's way that are not attached.
-func detached(links []observe.ProgramStatus, q observe.Question) []string {
+func detached(links []observe.ProgramStatus, q explain.Question) []string {
 	family := model.FamilyOf(q.Destination.Addr())
 	needs := []string{fmt.Sprintf("sock_connect%d", family)}
 	if q.Protocol == model.UDP {

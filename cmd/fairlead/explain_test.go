@@ -10,19 +10,19 @@ import (
 	"strings"
 	"testing"
 
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/explain"
 	"fairlead.io/fairlead/test/rig"
 )
 
 // explainIn explains a connection from an address to vip, in a namespace and a cgroup.
-func (n *node) explainIn(cgroup *rig.Cgroup, ns *rig.Netns, from netip.Addr, args ...string) observe.Explanation {
+func (n *node) explainIn(cgroup *rig.Cgroup, ns *rig.Netns, from netip.Addr, args ...string) explain.Explanation {
 	n.t.Helper()
 	args = slices.Concat([]string{"explain", from.String(), vip, "-o", "json"}, args, n.flags)
 	out, err := rig.RunChild(cgroup, ns, "fairlead", args...)
 	if err != nil {
 		n.t.Fatalf("%v: %s", err, out)
 	}
-	var e observe.Explanation
+	var e explain.Explanation
 	if err := json.Unmarshal([]byte(out), &e); err != nil {
 		n.t.Fatalf("%v in %s", err, out)
 	}
@@ -69,7 +69,7 @@ func TestExplainIsWhatHappens(t *testing.T) {
 		rig.Address(t, p.ns, "lo", "198.18.0.254/24") // a route to the backends
 		pods = append(pods, p)
 	}
-	goesTo := func(e observe.Explanation) string {
+	goesTo := func(e explain.Explanation) string {
 		if len(e.Probes) != 1 || e.Next == nil || len(e.Notes) > 0 {
 			t.Fatalf("probes went to %v, expected %v; %q", e.Probes, e.Next, e.Notes)
 		}
@@ -138,7 +138,7 @@ func TestProbe(t *testing.T) {
 		t.Errorf("for another pod: %+v, %q", e.Probes, e.Notes)
 	}
 	n.service()
-	n.waitFor("it refuses", func() bool { return n.explainIn(n.cgroup, n.ns, addr).Outcome == observe.Refused })
+	n.waitFor("it refuses", func() bool { return n.explainIn(n.cgroup, n.ns, addr).Outcome == explain.Refused })
 	e = n.explainIn(n.cgroup, n.ns, addr, "--probe", "2")
 	if len(e.Probes) != 1 || e.Probes[0].Error != "connection refused" || e.Probes[0].Count != 2 || len(e.Notes) > 0 {
 		t.Errorf("without backends: %+v, %q", e.Probes, e.Notes)

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/mapstats"
 	"fairlead.io/fairlead/pkg/observe"
 )
 
@@ -85,7 +86,7 @@ func pinnedStatus(cfg *config.Config) observe.Status {
 	if err != nil {
 		nothing := observe.Status{
 			Datapath: observe.DatapathStatus{Programs: []observe.ProgramStatus{}},
-			Maps:     []observe.MapStatus{}, Problems: []observe.Problem{},
+			Maps:     []mapstats.Map{}, Problems: []observe.Problem{},
 			Degraded: []string{"No agent answers.", err.Error()},
 		}
 		if isPastTCPAlone(cfg) {

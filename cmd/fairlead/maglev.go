@@ -12,15 +12,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.io/fairlead/pkg/config"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/snapshot"
 )
 
 // maglevView is what the command shows: the tables of one port in each family, and the agent's hash
 // seed.
 type maglevView struct {
 	// HashSeed is "none", or a digest; empty if no agent answers.
-	HashSeed string                `json:"hashSeed,omitempty"`
-	Tables   []observe.MaglevTable `json:"tables"`
+	HashSeed string                 `json:"hashSeed,omitempty"`
+	Tables   []snapshot.MaglevTable `json:"tables"`
 }
 
 func newMaglevCommand(inv *invocation) *cobra.Command {
@@ -66,7 +66,7 @@ there are no others, terminating backends that still serve have all slots.`,
 }
 
 // maglevOf returns the tables of the one port that name stands for, in each family.
-func maglevOf(services []observe.Service, name string) (*maglevView, error) {
+func maglevOf(services []snapshot.Service, name string) (*maglevView, error) {
 	found, err := oneService(services, name)
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func maglevOf(services []observe.Service, name string) (*maglevView, error) {
 	view := &maglevView{}
 	var missing error
 	for i := range found {
-		tables, err := observe.MaglevTables(&found[i])
+		tables, err := snapshot.MaglevTables(&found[i])
 		if err != nil {
 			missing = err
 		}
@@ -87,8 +87,8 @@ func maglevOf(services []observe.Service, name string) (*maglevView, error) {
 }
 
 // oneService returns the services of one port of an object, one per family.
-func oneService(services []observe.Service, name string) ([]observe.Service, error) {
-	var found []observe.Service
+func oneService(services []snapshot.Service, name string) ([]snapshot.Service, error) {
+	var found []snapshot.Service
 	var ports []string
 	for _, s := range services {
 		port := portOf(s.Name)
@@ -145,7 +145,7 @@ func (v *maglevView) write(w io.Writer) error {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		if err := observe.WriteMaglev(w, &v.Tables[i], v.HashSeed); err != nil {
+		if err := snapshot.WriteMaglev(w, &v.Tables[i], v.HashSeed); err != nil {
 			return err
 		}
 	}

@@ -13,12 +13,12 @@ import (
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/reconcile"
+	"fairlead.io/fairlead/pkg/snapshot"
 )
 
 // maglevServices returns the services that an agent writes for a few Services.
-func maglevServices(t *testing.T) []observe.Service {
+func maglevServices(t *testing.T) []snapshot.Service {
 	t.Helper()
 	store, tables := shop(), reconcile.NewMemory(maps.Sizes{Svcs: 64, Services: 64, Slots: 1 << 16, Backends: 256})
 	name := func(n string) model.Name { return model.Name{Namespace: "shop", Name: n} }
@@ -51,7 +51,7 @@ func maglevServices(t *testing.T) []observe.Service {
 	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
-	s, err := observe.Take(observe.Tables{
+	s, err := snapshot.Take(snapshot.Tables{
 		Frontends: tables.Frontends, Services: tables.Services, Slots: tables.Slots, Backends: tables.Backends, Names: tables.Names,
 	})
 	if err != nil {
@@ -107,7 +107,7 @@ func TestMaglevNames(t *testing.T) {
 // TestMaglevDamagedName checks that a damaged name does not make the command fail.
 func TestMaglevDamagedName(t *testing.T) {
 	for _, name := range []string{"4", "x", "6/6", "/", "//tcp4"} {
-		if _, err := maglevOf([]observe.Service{{Name: name}}, name); err == nil {
+		if _, err := maglevOf([]snapshot.Service{{Name: name}}, name); err == nil {
 			t.Errorf("%q has a table", name)
 		}
 	}
@@ -122,7 +122,7 @@ func TestMaglevShow(t *testing.T) {
 	}
 	view := &maglevView{HashSeed: "none"}
 	var err error
-	if view.Tables, err = observe.MaglevTables(&maglevServices(t)[0]); err != nil {
+	if view.Tables, err = snapshot.MaglevTables(&maglevServices(t)[0]); err != nil {
 		t.Fatal(err)
 	}
 	var out strings.Builder

@@ -8,7 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/mapstats"
+	"fairlead.io/fairlead/pkg/render"
+	"fairlead.io/fairlead/pkg/snapshot"
 )
 
 func newMapCommand(inv *invocation) *cobra.Command {
@@ -21,7 +23,7 @@ func newMapCommand(inv *invocation) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return inv.print(pinned.Maps, func(w io.Writer) error { return observe.WriteMaps(w, pinned.Maps) })
+			return inv.print(pinned.Maps, func(w io.Writer) error { return mapstats.WriteTable(w, pinned.Maps) })
 		},
 	}
 	dump := &cobra.Command{
@@ -30,14 +32,14 @@ func newMapCommand(inv *invocation) *cobra.Command {
 		Long: `Print the rows of a map that are in use, with their indexes and what these stand for. With -o json or yaml, the rows of
 services, slots and names are combined into one list of services.`,
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), dumpable),
-		ValidArgs: observe.DumpNames(),
+		ValidArgs: render.Names(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			_, pinned, err := inv.pins(cmd)
 			if err != nil {
 				return err
 			}
 			return inv.print(rowsOf(pinned.Snapshot, args[0]), func(w io.Writer) error {
-				return observe.Dump(w, pinned.Snapshot, args[0])
+				return render.Map(w, pinned.Snapshot, args[0])
 			})
 		},
 	}
@@ -45,15 +47,15 @@ services, slots and names are combined into one list of services.`,
 }
 
 func dumpable(_ *cobra.Command, args []string) error {
-	if slices.Contains(observe.DumpNames(), args[0]) {
+	if slices.Contains(render.Names(), args[0]) {
 		return nil
 	}
 	return fmt.Errorf("cannot dump map %q: use one of %s", args[0],
-		strings.Join(observe.DumpNames(), ", "))
+		strings.Join(render.Names(), ", "))
 }
 
 // rowsOf returns the part of a snapshot that the rows of a map make up.
-func rowsOf(s *observe.Snapshot, mapName string) any {
+func rowsOf(s *snapshot.Snapshot, mapName string) any {
 	switch mapName {
 	case "svcs":
 		frontends := slices.Clone(s.Dangling)

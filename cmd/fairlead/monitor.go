@@ -11,7 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.io/fairlead/pkg/config"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/monitor"
+	"fairlead.io/fairlead/pkg/reasons"
 )
 
 // monitorFlags are the flags that select events.
@@ -80,14 +81,14 @@ for fewer to lose fewer: the programs themselves leave out what was not asked fo
 
 func reasonWords() []string {
 	var words []string
-	for _, r := range observe.Reasons() {
+	for _, r := range reasons.All() {
 		words = append(words, r.Word)
 	}
 	return words
 }
 
-func (f *monitorFlags) filter(sampled bool) (*observe.EventFilter, error) {
-	filter := &observe.EventFilter{Reasons: f.reasons, Port: f.port, Sample: f.sample}
+func (f *monitorFlags) filter(sampled bool) (*monitor.Filter, error) {
+	filter := &monitor.Filter{Reasons: f.reasons, Port: f.port, Sample: f.sample}
 	if len(f.reasons) > 0 && !sampled {
 		filter.Sample = 0
 	}
@@ -115,7 +116,7 @@ func parseAddrs(text string) (netip.Prefix, error) {
 }
 
 // monitor prints events from the agent until it is interrupted.
-func (inv *invocation) monitor(cmd *cobra.Command, filter *observe.EventFilter) error {
+func (inv *invocation) monitor(cmd *cobra.Command, filter *monitor.Filter) error {
 	cfg, err := inv.config(cmd)
 	if err != nil {
 		return err
@@ -123,10 +124,10 @@ func (inv *invocation) monitor(cmd *cobra.Command, filter *observe.EventFilter) 
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if inv.format == formatTable {
-		return client(cfg).Monitor(ctx, filter, func() error { return observe.WriteEventHeader(inv.Stdout) },
-			func(e *observe.Event) error { return e.WriteText(inv.Stdout) })
+		return client(cfg).Monitor(ctx, filter, func() error { return monitor.WriteHeader(inv.Stdout) },
+			func(e *monitor.Event) error { return e.WriteText(inv.Stdout) })
 	}
-	return client(cfg).Monitor(ctx, filter, func() error { return nil }, func(e *observe.Event) error {
+	return client(cfg).Monitor(ctx, filter, func() error { return nil }, func(e *monitor.Event) error {
 		line, err := encode(e, formatJSON, "")
 		if err == nil {
 			_, err = inv.Stdout.Write(line)

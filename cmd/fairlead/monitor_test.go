@@ -13,7 +13,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/maps"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/monitor"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -124,7 +124,7 @@ func (s *served) monitor(args ...string) *rig.Process {
 	return p
 }
 
-func (s *served) event(p *rig.Process) (e observe.Event) {
+func (s *served) event(p *rig.Process) (e monitor.Event) {
 	s.t.Helper()
 	line, err := p.ReadLine()
 	if err == nil {
@@ -165,7 +165,7 @@ func TestMonitor(t *testing.T) {
 		t.Errorf("it happened at %s, %s off", e.Time, age)
 	}
 	e.Time, e.Source, e.NewSource = time.Time{}, netip.AddrPort{}, netip.AddrPort{}
-	want := observe.Event{
+	want := monitor.Event{
 		Hook: "tc", Direction: "in", Device: "eth0", Verdict: "backend", Protocol: "tcp", TCPFlags: "SYN", Sample: 1,
 		Destination: netip.MustParseAddrPort(toWeb), NewDestination: netip.MustParseAddrPort(outsidePod + ":8080"), Service: "shop/web/tcp4",
 	}

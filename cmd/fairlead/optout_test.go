@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/explain"
 	"fairlead.io/fairlead/pkg/maps"
-	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -137,7 +137,7 @@ func (n *node) checkWords(t *testing.T) {
 		t.Errorf("map dump optout: %s", got)
 	}
 	e := n.explainIn(nil, nil, netip.MustParseAddr(podAddr))
-	if e.Outcome != observe.LeftAlone || !strings.Contains(e.Reason, "shop/web-0 has opted out of socket balancing (annotation of the pod)") {
+	if e.Outcome != explain.LeftAlone || !strings.Contains(e.Reason, "shop/web-0 has opted out of socket balancing (annotation of the pod)") {
 		t.Errorf("explain: %s, %s", e.Outcome, e.Reason)
 	}
 	m, err := maps.Open(datapath.MapsDir(n.bpffs), false)

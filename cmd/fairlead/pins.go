@@ -11,13 +11,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.io/fairlead/pkg/config"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/mapstats"
 	"fairlead.io/fairlead/pkg/sockmap"
 )
 
 // readPins reads the pinned maps. Its errors say what to do.
-func readPins(cfg *config.Config) (*observe.Pinned, error) {
-	pinned, err := observe.Read(mapsDir(cfg))
+func readPins(cfg *config.Config) (*mapstats.Pinned, error) {
+	pinned, err := mapstats.Read(mapsDir(cfg))
 	if err != nil {
 		return nil, pinsError(cfg, err)
 	}
@@ -56,7 +56,7 @@ func pinsError(cfg *config.Config, err error) error {
 }
 
 // pins reads the configuration and the pinned maps.
-func (inv *invocation) pins(cmd *cobra.Command) (*config.Config, *observe.Pinned, error) {
+func (inv *invocation) pins(cmd *cobra.Command) (*config.Config, *mapstats.Pinned, error) {
 	cfg, err := inv.config(cmd)
 	if err != nil {
 		return nil, nil, err

@@ -12,11 +12,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/explain"
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/mapstats"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/reconcile"
+	"fairlead.io/fairlead/pkg/render"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -131,16 +134,16 @@ func TestCommandsOnADeadNode(t *testing.T) {
 	if out := run(t, exitOK, "drops"); !strings.Contains(out, "nothing was dropped") {
 		t.Errorf("drops: %s", out)
 	}
-	for _, name := range observe.DumpNames() {
+	for _, name := range render.Names() {
 		for _, format := range formats() {
 			run(t, exitOK, "map", "dump", name, "-o", format)
 		}
 	}
-	var explained observe.Explanation
+	var explained explain.Explanation
 	if err := json.Unmarshal([]byte(run(t, exitOK, "explain", "node", "127.0.0.1:30080", "-o", "json")), &explained); err != nil {
 		t.Fatal(err)
 	}
-	if explained.Outcome != observe.ToBackend || explained.Service != "shop/web:http/tcp4" || len(explained.Candidates) != 2 {
+	if explained.Outcome != explain.ToBackend || explained.Service != "shop/web:http/tcp4" || len(explained.Candidates) != 2 {
 		t.Errorf("explain: %+v", explained)
 	}
 	if out := run(t, exitOK, "service", "get", "shop/web:http/tcp6"); strings.Contains(out, "tcp4") {
@@ -150,7 +153,7 @@ func TestCommandsOnADeadNode(t *testing.T) {
 		!strings.Contains(got.stderr, `no service "shop/we" in the maps`) {
 		t.Errorf("a service that is not there: %+v", got)
 	}
-	var list []observe.MapStatus
+	var list []mapstats.Map
 	if err := json.Unmarshal([]byte(run(t, exitOK, "map", "list", "-o", "json")), &list); err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +234,7 @@ func TestCleanup(t *testing.T) {
 	if got := fairlead(t, args...); got.code != exitError || got.stdout != "" {
 		t.Errorf("beside an agent: %+v", got)
 	}
-	if _, err := observe.Read(datapath.MapsDir(bpffs)); err != nil {
+	if _, err := mapstats.Read(datapath.MapsDir(bpffs)); err != nil {
 		t.Fatalf("a refused cleanup: %v", err)
 	}
 	got := fairlead(t, append(args, "--force")...)

@@ -11,13 +11,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fairlead.io/fairlead/pkg/mapstats"
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/snapshot"
 )
 
 // serviceView is a service as the commands show it: the content of the maps and, if an agent
 // answers, the problems of the object.
 type serviceView struct {
-	observe.Service
+	snapshot.Service
 	Problems []observe.Problem `json:"problems,omitempty"`
 }
 
@@ -58,7 +60,7 @@ object's name, such as shop/web, for all of its ports.`,
 }
 
 // services returns the content of the maps, with the problems that the agent knows of.
-func (inv *invocation) services(cmd *cobra.Command) (*observe.Pinned, []serviceView, error) {
+func (inv *invocation) services(cmd *cobra.Command) (*mapstats.Pinned, []serviceView, error) {
 	cfg, pinned, err := inv.pins(cmd)
 	if err != nil {
 		return nil, nil, err
@@ -131,14 +133,14 @@ func writeServices(w io.Writer, views []serviceView) error {
 
 func joined(words []string) string { return cmp.Or(strings.Join(words, ","), "-") }
 
-func writeServiceDetails(w io.Writer, pinned *observe.Pinned, views []serviceView) error {
+func writeServiceDetails(w io.Writer, pinned *mapstats.Pinned, views []serviceView) error {
 	for _, v := range views {
 		if err := pinned.WriteService(w, &v.Service); err != nil {
 			return err
 		}
 		for _, scope := range []struct {
 			name string
-			observe.Scope
+			snapshot.Scope
 		}{{"all", v.All}, {"local", v.Local}} {
 			if scope.Damage != "" {
 				fmt.Fprintf(w, "  damage in %s: %s\n", scope.name, scope.Damage)

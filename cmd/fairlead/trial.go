@@ -7,7 +7,7 @@ import (
 	"net/netip"
 
 	"fairlead.io/fairlead/pkg/config"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/explain"
 )
 
 // anyPort is the port of a client whose port was not given.
@@ -27,7 +27,7 @@ func clientOf(text string) (netip.AddrPort, error) {
 
 // tried is a client outside, and what the programs do with its packet.
 type tried struct {
-	observe.Trial
+	explain.Trial
 	source netip.AddrPort
 	// noAgent says that no agent answered. Only an agent knows which devices lead outside, so the
 	// client is assumed to be inside.
@@ -36,7 +36,7 @@ type tried struct {
 
 // outsideTrial lets the agent try the first packet of the client in a question. It returns nil for
 // a client inside.
-func outsideTrial(ctx context.Context, cfg *config.Config, src string, q *observe.Question, device string, probes int) (*tried, error) {
+func outsideTrial(ctx context.Context, cfg *config.Config, src string, q *explain.Question, device string, probes int) (*tried, error) {
 	if src == "node" || probes > 0 {
 		if device != "" {
 			return nil, config.UsageError{Err: errors.New("--device is for clients outside: neither a process of the node nor a probe has one")}
@@ -50,14 +50,14 @@ func outsideTrial(ctx context.Context, cfg *config.Config, src string, q *observ
 	if source.Addr().Is4() != q.Destination.Addr().Unmap().Is4() && device == "" {
 		return nil, nil
 	}
-	question := observe.TrialQuestion{Source: source, Destination: q.Destination, Protocol: q.Protocol.String(), Device: device}
+	question := explain.TrialQuestion{Source: source, Destination: q.Destination, Protocol: q.Protocol.String(), Device: device}
 	trial, err := client(cfg).Try(ctx, &question)
 	switch {
 	case unreachable(err) && device == "":
 		return &tried{noAgent: true}, nil
 	case err != nil:
 		return nil, err
-	case trial.Outcome == observe.TrialInside, trial.Outcome == observe.TrialIdle && device == "":
+	case trial.Outcome == explain.TrialInside, trial.Outcome == explain.TrialIdle && device == "":
 		return nil, nil
 	}
 	return &tried{Trial: trial, source: source}, nil

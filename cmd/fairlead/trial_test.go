@@ -12,9 +12,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/explain"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/reasons"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -52,7 +53,7 @@ func manyServices(algorithm, affinity string) string {
 }
 
 // explainOutside explains what a client outside gets.
-func (s *served) explainOutside(args ...string) (e observe.Explanation) {
+func (s *served) explainOutside(args ...string) (e explain.Explanation) {
 	s.t.Helper()
 	out, err := rig.RunChild(nil, s.ns, "fairlead", append(append([]string{"explain", "-o", "json"}, args...), s.flags...)...)
 	if err != nil {
@@ -89,7 +90,7 @@ type traces struct {
 	Flows    int
 	Affinity int
 	Turns    []uint32
-	Counters []observe.Counter
+	Counters []reasons.Counter
 }
 
 func (s *served) traces() (have traces) {
@@ -103,7 +104,7 @@ func (s *served) traces() (have traces) {
 	for rows := m.Affinity.Iterate(); rows.Next(key[:24], value[:16]); {
 		have.Affinity++
 	}
-	if have.Counters, err = observe.ReadCounters(m.Counters); err != nil {
+	if have.Counters, err = reasons.ReadCounters(m.Counters); err != nil {
 		s.t.Fatal(err)
 	}
 	for _, service := range s.content().services {
@@ -132,9 +133,9 @@ func TestExplainOutside(t *testing.T) {
 			e := s.explainOutside(outsideClient, toMany)
 			return e.Algorithm == tt.algorithm && (e.Affinity == "none") == (tt.affinity == "")
 		})
-		by := map[string]string{"round-robin": observe.ByTurn}[tt.algorithm]
+		by := map[string]string{"round-robin": explain.ByTurn}[tt.algorithm]
 		if by == "" {
-			by = observe.ByHash
+			by = explain.ByHash
 		}
 		for range 6 {
 			port++
@@ -144,18 +145,18 @@ func TestExplainOutside(t *testing.T) {
 			if diff := cmp.Diff(before, s.traces()); diff != "" {
 				t.Fatalf("the question left a trace:\n%s", diff)
 			}
-			if e.Outcome != observe.ToBackend || e.Next == nil || e.Trial == nil || e.Trial.Source != from || e.Trial.Way != "" || len(e.Candidates) != 3 {
+			if e.Outcome != explain.ToBackend || e.Next == nil || e.Trial == nil || e.Trial.Source != from || e.Trial.Way != "" || len(e.Candidates) != 3 {
 				t.Fatalf("%+v, %+v", e, e.Trial)
 			}
 			// A note would say that the number leads to another slot's backend.
-			if e.Choice == nil || e.Choice.By != by || len(e.Notes) > 0 || e.Forwarding != observe.ByDNAT {
+			if e.Choice == nil || e.Choice.By != by || len(e.Notes) > 0 || e.Forwarding != explain.ByDNAT {
 				t.Fatalf("%v: %+v, %q, %s; want by %s", tt, e.Choice, e.Notes, e.Forwarding, by)
 			}
 			if who := s.dialFrom(port, toMany); who != e.Next.Addr().String() {
 				t.Errorf("%v: explained as %s, but %s answers", tt, e.Next, who)
 			}
 			if tt.affinity != "" {
-				by = observe.ByAffinity
+				by = explain.ByAffinity
 			}
 		}
 	}
@@ -218,17 +219,17 @@ func TestExplainOutsidePort(t *testing.T) {
 	other := [4]string{"203.0.113.5:999", vip, first.Trial.Source.String(), outsideClient + ":8080"}
 	enterFlow(t, s.bpffs, "ct", model.TCP, other, [2]uint8{maps.FlowOpen, maps.FlowOpen}, 0)
 	second := s.explainOutside(client, vip)
-	if second.Trial == nil || second.Trial.Outcome != observe.TrialBackend || second.Trial.Source == first.Trial.Source {
+	if second.Trial == nil || second.Trial.Outcome != explain.TrialBackend || second.Trial.Source == first.Trial.Source {
 		t.Errorf("%+v, but the port of %s belongs to another flow",
 			second.Trial, first.Trial.Source)
 	}
-	if second.Forwarding != observe.BySNAT || second.Choice == nil || second.Choice.By != observe.ByHash {
+	if second.Forwarding != explain.BySNAT || second.Choice == nil || second.Choice.By != explain.ByHash {
 		t.Errorf("%s, %+v", second.Forwarding, second.Choice)
 	}
 	known := [4]string{outsideClient + ":4001", vip, outsideNode + ":1999", outsideClient + ":8080"}
 	enterFlow(t, s.bpffs, "ct", model.TCP, known, [2]uint8{maps.FlowOpen, maps.FlowOpen}, 0)
 	third := s.explainOutside(known[0], vip)
-	if third.Choice == nil || third.Choice.By != observe.ByFlow || third.Trial.Source.String() != known[2] {
+	if third.Choice == nil || third.Choice.By != explain.ByFlow || third.Trial.Source.String() != known[2] {
 		t.Errorf("a known flow: %+v, %+v", third.Choice, third.Trial)
 	}
 }

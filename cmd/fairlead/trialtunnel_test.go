@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"fairlead.io/fairlead/pkg/explain"
 	"fairlead.io/fairlead/pkg/fabric"
-	"fairlead.io/fairlead/pkg/observe"
 )
 
 // tunneled are two nodes, and a Service whose only backend is a pod of the other one.
@@ -58,7 +58,7 @@ func TestExplainThroughTunnel(t *testing.T) {
 		t.Fatalf("the tunnel's address: %q, %v", own, err)
 	}
 	e := s.explainOutside(outsideClient, toWeb)
-	if e.Outcome != observe.ToBackend || e.Trial.Source.Addr().String() != own || e.Trial.Way != fabric.DeviceName {
+	if e.Outcome != explain.ToBackend || e.Trial.Source.Addr().String() != own || e.Trial.Way != fabric.DeviceName {
 		t.Errorf("the backend would see %s, by %q; it sees %s, by %s", e.Trial.Source, e.Trial.Way, own, fabric.DeviceName)
 	}
 	if !strings.Contains(e.Mode, "sees this node's address "+own) {

@@ -15,9 +15,11 @@ import (
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/explain"
 	"fairlead.io/fairlead/pkg/health"
 	"fairlead.io/fairlead/pkg/metrics"
 	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/monitor"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
 )
@@ -101,8 +103,8 @@ func (a *lone) handlers() api.Handlers {
 		LogLevel: a.Level,
 		Problems: a.problems,
 		Verify:   func(context.Context, bool) (observe.Verification, error) { return observe.Verification{}, errAlone },
-		Monitor:  func(observe.EventFilter) (api.Stream, error) { return nil, errAlone },
-		Try:      func(observe.TrialQuestion) (observe.Trial, error) { return observe.Trial{}, errAlone },
+		Monitor:  func(monitor.Filter) (api.Stream, error) { return nil, errAlone },
+		Try:      func(explain.TrialQuestion) (explain.Trial, error) { return explain.Trial{}, errAlone },
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/health"
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/mapstats"
 	"fairlead.io/fairlead/pkg/metrics"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/nodes"
@@ -54,7 +55,7 @@ type agent struct {
 	api       *api.Server
 	before    life.Starts // agents before this one
 	metrics   *metrics.Metrics
-	gauge     *observe.Gauge
+	gauge     *mapstats.Reader
 	readiness *readiness
 	servers   []*health.Server
 	monitors  *monitors

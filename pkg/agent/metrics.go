@@ -5,13 +5,14 @@ import (
 
 	"fairlead.io/fairlead/pkg/agent/podnetwork"
 	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/mapstats"
 	"fairlead.io/fairlead/pkg/metrics"
 	"fairlead.io/fairlead/pkg/observe"
 )
 
 // prepareMetrics prepares what a scrape shows.
 func (a *agent) prepareMetrics() (err error) {
-	if a.gauge, err = observe.NewGauge(datapath.MapsDir(a.cfg.BPFFS)); err != nil {
+	if a.gauge, err = mapstats.NewReader(datapath.MapsDir(a.cfg.BPFFS)); err != nil {
 		return fmt.Errorf("prepare metrics: %w", err)
 	}
 	a.metrics = metrics.New(a.Build, a.sample)
@@ -19,7 +20,7 @@ func (a *agent) prepareMetrics() (err error) {
 }
 
 // measure returns the state of the maps, with the numbers of rows that the agent itself counts.
-func (a *agent) measure() (observe.Reading, error) {
+func (a *agent) measure() (mapstats.Reading, error) {
 	reading, err := a.gauge.Read()
 	if err != nil {
 		return reading, err

@@ -10,7 +10,6 @@ import (
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/monitor"
-	"fairlead.io/fairlead/pkg/observe"
 )
 
 // monitors are clients of the API that get the programs' events.
@@ -24,14 +23,14 @@ func newMonitors(path *datapath.Datapath, store *model.Store, dir string, log *s
 	m := &monitors{store: store}
 	m.hub = monitor.NewHub(monitor.Config{
 		Source: func() (monitor.Source, error) { return path.Events() },
-		Words:  func() (monitor.Words, error) { return observe.NewEventWords(dir, m.podAt) },
+		Words:  func() (monitor.Words, error) { return monitor.NewTranslator(dir, m.podAt) },
 		Log:    log,
 	})
 	return m
 }
 
 // open opens a stream of events for a client of the API.
-func (m *monitors) open(filter observe.EventFilter) (api.Stream, error) {
+func (m *monitors) open(filter monitor.Filter) (api.Stream, error) {
 	return m.hub.Subscribe(filter)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/agent/cluster"
 	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/mapstats"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
 )
@@ -24,7 +25,7 @@ func (a *agent) status() observe.Status {
 func (a *agent) tables() (s observe.Status, err error) {
 	r := a.reconciler.Load()
 	if r == nil {
-		pinned, err := observe.Read(datapath.MapsDir(a.cfg.BPFFS))
+		pinned, err := mapstats.Read(datapath.MapsDir(a.cfg.BPFFS))
 		if err == nil {
 			s = observe.NewStatus(pinned)
 		}
@@ -38,7 +39,7 @@ func (a *agent) tables() (s observe.Status, err error) {
 }
 
 // fillMaps adds what was read from the maps.
-func (a *agent) fillMaps(s *observe.Status, from *observe.Reading) {
+func (a *agent) fillMaps(s *observe.Status, from *mapstats.Reading) {
 	s.Maps, s.Fragments, s.Snat = from.Maps, from.Fragments, &from.Snat
 	if a.reconciler.Load() != nil {
 		s.Pins = &observe.PinStatus{Missing: from.Unpinned}

@@ -10,13 +10,14 @@ import (
 
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/explain"
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/reasons"
 )
 
 // try runs the programs on a packet, for a client of the API.
-func (a *agent) try(q observe.TrialQuestion) (observe.Trial, error) {
+func (a *agent) try(q explain.TrialQuestion) (explain.Trial, error) {
 	p := datapath.TrialPacket{
 		Source:      netip.AddrPortFrom(q.Source.Addr().Unmap().WithZone(""), q.Source.Port()),
 		Destination: netip.AddrPortFrom(q.Destination.Addr().Unmap().WithZone(""), q.Destination.Port()),
@@ -30,34 +31,34 @@ func (a *agent) try(q observe.TrialQuestion) (observe.Trial, error) {
 	case "sctp":
 		p.Protocol = unix.IPPROTO_SCTP
 	default:
-		return observe.Trial{}, fmt.Errorf("try a packet: unknown protocol %q: use tcp, udp or sctp", q.Protocol)
+		return explain.Trial{}, fmt.Errorf("try a packet: unknown protocol %q: use tcp, udp or sctp", q.Protocol)
 	}
 	if p.Source.Addr().Is4() != p.Destination.Addr().Is4() {
-		return observe.Trial{}, errors.New("try a packet: the client and the destination are of different families")
+		return explain.Trial{}, errors.New("try a packet: the client and the destination are of different families")
 	}
 	result, err := a.path.Try(p)
 	if err != nil {
-		return observe.Trial{}, err
+		return explain.Trial{}, err
 	}
 	trial, err := trialOf(&result)
-	if err == nil && trial.Outcome == observe.TrialBackend {
+	if err == nil && trial.Outcome == explain.TrialBackend {
 		keys := lb.NewHashKeys(a.cfg.HashSeed)
-		trial.Numbers = &observe.Numbers{Flow: keys.Flow(p.Source, p.Destination.Port()), Client: keys.Client(p.Source.Addr())}
+		trial.Numbers = &explain.Numbers{Flow: keys.Flow(p.Source, p.Destination.Port()), Client: keys.Client(p.Source.Addr())}
 	}
 	return trial, err
 }
 
 // trialOf translates the result of a trial into words.
-func trialOf(r *datapath.TrialResult) (observe.Trial, error) {
-	t := observe.Trial{Device: r.Device, Way: r.Way}
+func trialOf(r *datapath.TrialResult) (explain.Trial, error) {
+	t := explain.Trial{Device: r.Device, Way: r.Way}
 	switch {
 	case r.Inside:
-		return observe.Trial{Outcome: observe.TrialInside}, nil
+		return explain.Trial{Outcome: explain.TrialInside}, nil
 	case r.Idle:
-		return observe.Trial{Outcome: observe.TrialIdle}, nil
+		return explain.Trial{Outcome: explain.TrialIdle}, nil
 	}
 	var err error
-	if t.Hook, t.Reason, err = observe.CounterWords(int(r.Hook), int(r.Reason)); err != nil {
+	if t.Hook, t.Reason, err = reasons.WordsOf(int(r.Hook), int(r.Reason)); err != nil {
 		return t, err
 	}
 	if r.Reason == bpf.MapsReasonREASON_NONE {
@@ -65,11 +66,11 @@ func trialOf(r *datapath.TrialResult) (observe.Trial, error) {
 	}
 	switch {
 	case r.Dropped:
-		t.Outcome, t.Rejected = observe.TrialDrop, r.Answer
+		t.Outcome, t.Rejected = explain.TrialDrop, r.Answer
 	case r.Row == nil:
-		t.Outcome = observe.TrialStack
+		t.Outcome = explain.TrialStack
 	default:
-		t.Outcome, t.Known, t.Forwarding = observe.TrialBackend, r.Known, observe.ForwardingOf(r.Row)
+		t.Outcome, t.Known, t.Forwarding = explain.TrialBackend, r.Known, explain.ForwardingOf(r.Row)
 		t.Source = netip.AddrPortFrom(maps.NetipOf(r.Row.Saddr), maps.PortOf(r.Row.Sport))
 		t.Backend = netip.AddrPortFrom(maps.NetipOf(r.Row.Daddr), maps.PortOf(r.Row.Dport))
 		if r.Row.Dmac != [6]uint8{} {

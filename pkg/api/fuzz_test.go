@@ -14,14 +14,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/explain"
+	"fairlead.io/fairlead/pkg/monitor"
 )
 
 // ended is a stream that has ended.
 type ended struct{}
 
-func (ended) Events() <-chan observe.Event {
-	c := make(chan observe.Event)
+func (ended) Events() <-chan monitor.Event {
+	c := make(chan monitor.Event)
 	close(c)
 	return c
 }
@@ -57,18 +58,18 @@ func FuzzRequests(f *testing.F) {
 			return
 		}
 		h := handlers()
-		h.Monitor = func(filter observe.EventFilter) (Stream, error) {
-			again, err := observe.ParseEventFilter(filter.Values())
+		h.Monitor = func(filter monitor.Filter) (Stream, error) {
+			again, err := monitor.ParseFilter(filter.Values())
 			if diff := cmp.Diff(&filter, again, cmpopts.EquateComparable(filter.Addr), cmpopts.EquateEmpty()); err != nil || diff != "" {
 				t.Errorf("filter sent on: %v %s", err, diff)
 			}
 			return ended{}, nil
 		}
-		h.Try = func(q observe.TrialQuestion) (observe.Trial, error) {
+		h.Try = func(q explain.TrialQuestion) (explain.Trial, error) {
 			if !q.Source.IsValid() || !q.Destination.IsValid() || q.Device != at.Query().Get("device") {
 				t.Errorf("asked %+v", q)
 			}
-			return observe.Trial{}, errors.New("not here")
+			return explain.Trial{}, errors.New("not here")
 		}
 		recorder := httptest.NewRecorder()
 		h.mux().ServeHTTP(recorder, request)

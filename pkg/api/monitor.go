@@ -10,7 +10,7 @@ import (
 	"net/http"
 	"time"
 
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/monitor"
 )
 
 // streamTimeout limits each write to a client, so that the agent does not wait for a stopped one.
@@ -25,7 +25,7 @@ var ErrEnded = errors.New("it has ended")
 // Stream delivers events to one monitor.
 type Stream interface {
 	// Events is closed when no more events follow.
-	Events() <-chan observe.Event
+	Events() <-chan monitor.Event
 	// End says why Events was closed.
 	End() string
 	// Close ends the stream.
@@ -34,7 +34,7 @@ type Stream interface {
 
 // monitor streams events, one JSON object a line, until the stream ends or the client goes away.
 func (h Handlers) monitor(w http.ResponseWriter, r *http.Request) {
-	filter, err := observe.ParseEventFilter(r.URL.Query())
+	filter, err := monitor.ParseFilter(r.URL.Query())
 	if err != nil {
 		answer(w, http.StatusBadRequest, failure{err.Error()})
 		return
@@ -65,7 +65,7 @@ func send(ctx context.Context, control *http.ResponseController, lines *json.Enc
 		if len(stream.Events()) == 0 && control.Flush() != nil {
 			return
 		}
-		var event observe.Event
+		var event monitor.Event
 		var more bool
 		select {
 		case <-ctx.Done():
@@ -73,7 +73,7 @@ func send(ctx context.Context, control *http.ResponseController, lines *json.Enc
 		case event, more = <-stream.Events():
 		}
 		if ended = !more; ended {
-			event = observe.Event{End: stream.End()}
+			event = monitor.Event{End: stream.End()}
 		}
 		if control.SetWriteDeadline(time.Now().Add(streamTimeout)) != nil || lines.Encode(&event) != nil {
 			return
@@ -83,7 +83,7 @@ func send(ctx context.Context, control *http.ResponseController, lines *json.Enc
 
 // Monitor calls started once the agent begins to stream, and then visit with each event. It returns
 // nil when the context ends, and the error of started or visit if one fails.
-func (c *Client) Monitor(ctx context.Context, filter *observe.EventFilter, started func() error, visit func(*observe.Event) error) error {
+func (c *Client) Monitor(ctx context.Context, filter *monitor.Filter, started func() error, visit func(*monitor.Event) error) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/v1/monitor?"+filter.Values().Encode(), nil)
 	if err != nil {
 		return fmt.Errorf("make request: %w", err)
@@ -110,9 +110,9 @@ func (c *Client) Monitor(ctx context.Context, filter *observe.EventFilter, start
 	return c.receive(ctx, json.NewDecoder(bufio.NewReader(response.Body)), visit)
 }
 
-func (c *Client) receive(ctx context.Context, lines *json.Decoder, visit func(*observe.Event) error) error {
+func (c *Client) receive(ctx context.Context, lines *json.Decoder, visit func(*monitor.Event) error) error {
 	for {
-		var event observe.Event
+		var event monitor.Event
 		err := lines.Decode(&event)
 		switch {
 		case ctx.Err() != nil:

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/explain"
+	"fairlead.io/fairlead/pkg/monitor"
 	"fairlead.io/fairlead/pkg/observe"
 )
 
@@ -40,9 +42,9 @@ type Handlers struct {
 	// Verify compares the maps with what they should contain, and fixes them if repair is true.
 	Verify func(ctx context.Context, repair bool) (observe.Verification, error)
 	// Monitor opens a stream of the events that match the filter. The Server closes it.
-	Monitor func(observe.EventFilter) (Stream, error)
+	Monitor func(monitor.Filter) (Stream, error)
 	// Try runs the programs on a packet and tells what they do with it.
-	Try func(observe.TrialQuestion) (observe.Trial, error)
+	Try func(explain.TrialQuestion) (explain.Trial, error)
 }
 
 // Server serves the API on a unix socket.

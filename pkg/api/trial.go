@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"net/url"
 
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/explain"
 )
 
 // try serves the programs' verdict on a packet.
@@ -20,7 +20,7 @@ func (h Handlers) try(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusBadRequest, failure{fmt.Sprintf("read question: %v", err)})
 		return
 	}
-	trial, err := h.Try(observe.TrialQuestion{
+	trial, err := h.Try(explain.TrialQuestion{
 		Source: source, Destination: destination, Protocol: v.Get("protocol"), Device: v.Get("device"),
 	})
 	if err != nil {
@@ -32,8 +32,8 @@ func (h Handlers) try(w http.ResponseWriter, r *http.Request) {
 
 // Try returns what the programs do with the first packet of a flow from outside. The packet is not
 // sent anywhere and leaves no trace.
-func (c *Client) Try(ctx context.Context, q *observe.TrialQuestion) (observe.Trial, error) {
-	var trial observe.Trial
+func (c *Client) Try(ctx context.Context, q *explain.TrialQuestion) (explain.Trial, error) {
+	var trial explain.Trial
 	values := url.Values{
 		"source": {q.Source.String()}, "destination": {q.Destination.String()}, "protocol": {q.Protocol}, "device": {q.Device},
 	}

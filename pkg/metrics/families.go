@@ -3,7 +3,9 @@ package metrics
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"fairlead.io/fairlead/pkg/mapstats"
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/reasons"
 )
 
 // put sends one value of a family.
@@ -62,12 +64,12 @@ func nodeFamilies() []family {
 				return s.attachment(func(a *observe.AttachmentStatus) float64 { return seconds(a.Checked) })
 			}),
 		counted("fairlead_datapath_packets_total", "Packets and socket calls that the programs handled, by result. "+
-			"With the reason \"none\" nothing went wrong.", func(c *observe.Counter) uint64 { return c.Packets }),
+			"With the reason \"none\" nothing went wrong.", func(c *reasons.Counter) uint64 { return c.Packets }),
 		counted("fairlead_datapath_bytes_total", "Bytes that the programs handled, by result.",
-			func(c *observe.Counter) uint64 { return c.Bytes }),
+			func(c *reasons.Counter) uint64 { return c.Bytes }),
 		dropped("fairlead_drop_packets_total", "Dropped packets and refused socket calls; docs/drops.md has a cause and "+
-			"a cure for each reason.", func(d *observe.Drop) uint64 { return d.Packets }),
-		dropped("fairlead_drop_bytes_total", "Bytes of dropped packets.", func(d *observe.Drop) uint64 { return d.Bytes }),
+			"a cure for each reason.", func(d *reasons.Drop) uint64 { return d.Packets }),
+		dropped("fairlead_drop_bytes_total", "Bytes of dropped packets.", func(d *reasons.Drop) uint64 { return d.Bytes }),
 		gauge("fairlead_opted_out_pods", "Pods of this node that have opted out of balancing at the socket.",
 			func(s *Sample) float64 { return float64(s.OptOut.Pods) }),
 		gauge("fairlead_opted_out_pods_not_covered", "Pods of this node that have opted out but are balanced at the socket "+
@@ -94,7 +96,7 @@ func nodeFamilies() []family {
 	}
 }
 
-func counted(name, help string, value func(*observe.Counter) uint64) family {
+func counted(name, help string, value func(*reasons.Counter) uint64) family {
 	return family{
 		name: name, help: help, kind: prometheus.CounterValue, labels: []string{"hook", "reason"},
 		read: func(s *Sample, put put) {
@@ -106,11 +108,11 @@ func counted(name, help string, value func(*observe.Counter) uint64) family {
 	}
 }
 
-func dropped(name, help string, value func(*observe.Drop) uint64) family {
+func dropped(name, help string, value func(*reasons.Drop) uint64) family {
 	return family{
 		name: name, help: help, kind: prometheus.CounterValue, labels: []string{"hook", "reason"},
 		read: func(s *Sample, put put) {
-			for _, d := range observe.DropsOf(s.Kernel.Counters) {
+			for _, d := range reasons.Drops(s.Kernel.Counters) {
 				if d.Stops {
 					put(float64(value(&d)), d.Hook, d.Reason)
 				}
@@ -122,28 +124,28 @@ func dropped(name, help string, value func(*observe.Drop) uint64) family {
 func mapFamilies() []family {
 	return []family{
 		ofMaps("fairlead_map_entries", "Rows in use, for maps that count them.",
-			func(m *observe.MapStatus) (float64, bool) {
+			func(m *mapstats.Map) (float64, bool) {
 				if m.Entries == nil {
 					return 0, false
 				}
 				return float64(*m.Entries), true
 			}),
 		ofMaps("fairlead_map_max_entries", "Rows that fit, for maps with a limit of their own.",
-			func(m *observe.MapStatus) (float64, bool) { return float64(m.Capacity), m.Capacity > 0 }),
+			func(m *mapstats.Map) (float64, bool) { return float64(m.Capacity), m.Capacity > 0 }),
 		ofMaps("fairlead_map_pressure_ratio", "Rows in use divided by rows that fit. Maps that can grow do so at 1, ct and affinity at 0.5. Maps with "+
 			"fairlead_map_evictions_total evict rows near 1.",
-			func(m *observe.MapStatus) (float64, bool) { return m.Pressure, m.Entries != nil }),
+			func(m *mapstats.Map) (float64, bool) { return m.Pressure, m.Entries != nil }),
 		ofCountedMaps("fairlead_map_evictions_total", "Rows evicted for lack of room, as counted by the programs: never too many, and some seconds late. "+
 			"ct_pending: connections fail to open; look for a flood or raise conntrack-max. affinity: clients change backends; the map "+
 			"grows to a 64th of the memory; beyond that, spread the clients over more nodes. frags: fragmented datagrams are lost; keep to the path's MTU.",
-			func(m *observe.MapStatus) (float64, bool) {
+			func(m *mapstats.Map) (float64, bool) {
 				if m.Evictions == nil {
 					return 0, false
 				}
 				return float64(*m.Evictions), true
 			}),
 		ofMaps("fairlead_map_memory_bytes", "Memory of the map, as accounted by the kernel.",
-			func(m *observe.MapStatus) (float64, bool) { return float64(m.Memory), true }),
+			func(m *mapstats.Map) (float64, bool) { return float64(m.Memory), true }),
 		gauge("fairlead_services", "Services in the maps; each port and address family counts.",
 			func(s *Sample) float64 { return float64(s.Stats.Services) }),
 		gauge("fairlead_frontends", "Frontends: addresses and ports that lead to a service.",
@@ -155,7 +157,7 @@ func mapFamilies() []family {
 	}
 }
 
-func ofMaps(name, help string, value func(*observe.MapStatus) (float64, bool)) family {
+func ofMaps(name, help string, value func(*mapstats.Map) (float64, bool)) family {
 	return family{
 		name: name, help: help, kind: prometheus.GaugeValue, labels: []string{"map"},
 		read: func(s *Sample, put put) {
@@ -169,7 +171,7 @@ func ofMaps(name, help string, value func(*observe.MapStatus) (float64, bool)) f
 	}
 }
 
-func ofCountedMaps(name, help string, value func(*observe.MapStatus) (float64, bool)) family {
+func ofCountedMaps(name, help string, value func(*mapstats.Map) (float64, bool)) family {
 	f := ofMaps(name, help, value)
 	f.kind = prometheus.CounterValue
 	return f

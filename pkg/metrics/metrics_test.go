@@ -14,11 +14,13 @@ import (
 
 	"fairlead.io/fairlead/pkg/conntrack"
 	"fairlead.io/fairlead/pkg/fabric"
+	"fairlead.io/fairlead/pkg/mapstats"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/monitor"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
 	"fairlead.io/fairlead/pkg/podnet"
+	"fairlead.io/fairlead/pkg/reasons"
 	"fairlead.io/fairlead/pkg/reconcile"
 	"fairlead.io/fairlead/pkg/routes"
 	"fairlead.io/fairlead/pkg/sockets"
@@ -33,13 +35,13 @@ func sample() Sample {
 	return Sample{
 		Degraded: true,
 		Kernel: Kernel{
-			Reading: observe.Reading{Counters: []observe.Counter{{Hook: "sock", Reason: "none", Packets: 70, Bytes: 7000}, {Hook: "sock", Reason: "no-backend", Packets: 3},
+			Reading: mapstats.Reading{Counters: []reasons.Counter{{Hook: "sock", Reason: "none", Packets: 70, Bytes: 7000}, {Hook: "sock", Reason: "no-backend", Packets: 3},
 				{Hook: "tc", Reason: "flows-full", Packets: 4}},
-				Maps: []observe.MapStatus{
+				Maps: []mapstats.Map{
 					{Name: "slots", Capacity: 400, Memory: 4096, Entries: rows(100), Pressure: 0.25},
 					{Name: "affinity", Capacity: 65536, Memory: 1 << 20, Entries: rows(32768), Pressure: 0.5, Evictions: new(uint64(91))},
 					{Name: "conn_origins", Capacity: 800, Memory: 2048},
-				}, Fragments: observe.FragmentStatus{Stored: 101, Returned: 102, Lost: 103, Refused: 104}},
+				}, Fragments: mapstats.Fragments{Stored: 101, Returned: 102, Lost: 103, Refused: 104}},
 			Programs: []observe.ProgramStatus{{Name: "sock_connect4", Attached: true}, {Name: "sock_connect6"}, {Name: "sock_bind4", Idle: true}},
 			Pins:     &observe.PinStatus{Missing: []string{"/pins/a"}, Restored: 53},
 			Attachment: &observe.AttachmentStatus{Checked: time.Unix(1004, 0), Mended: 51, Families: []observe.FamilyProof{

@@ -5,6 +5,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/conntrack"
 	"fairlead.io/fairlead/pkg/fabric"
+	"fairlead.io/fairlead/pkg/mapstats"
 	"fairlead.io/fairlead/pkg/monitor"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
@@ -44,7 +45,7 @@ type Sample struct {
 // Kernel is what was read from the kernel. What cannot be read is missing here and makes the node
 // degraded.
 type Kernel struct {
-	observe.Reading
+	mapstats.Reading
 	Programs []observe.ProgramStatus
 	// Pins is nil before there are maps.
 	Pins *observe.PinStatus

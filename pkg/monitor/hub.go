@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"fairlead.io/fairlead/pkg/maps"
-	"fairlead.io/fairlead/pkg/observe"
 )
 
 const (
@@ -37,7 +36,7 @@ type Source interface {
 
 // Words translates the numbers in an event into names.
 type Words interface {
-	Event(*maps.Event) observe.Event
+	Event(*maps.Event) Event
 	Close() error
 }
 
@@ -75,21 +74,21 @@ func NewHub(cfg Config) *Hub {
 // Client is one subscriber of a Hub.
 type Client struct {
 	hub    *Hub
-	filter observe.EventFilter
+	filter Filter
 	watch  maps.Watch
-	events chan observe.Event
+	events chan Event
 	lost   uint64 // since the client was last told; guarded by the hub's mutex
 	end    string // why events ended; guarded likewise, set before events is closed
 }
 
 // Subscribe adds a client, and returns once the programs report what it wants. The caller must
 // close the client.
-func (h *Hub) Subscribe(filter observe.EventFilter) (*Client, error) {
+func (h *Hub) Subscribe(filter Filter) (*Client, error) {
 	watch, err := filter.Watch()
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{hub: h, filter: filter, watch: watch, events: make(chan observe.Event, backlog)}
+	c := &Client{hub: h, filter: filter, watch: watch, events: make(chan Event, backlog)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ended {
@@ -110,7 +109,7 @@ func (h *Hub) Subscribe(filter observe.EventFilter) (*Client, error) {
 }
 
 // Events returns the channel of events. It is closed when no more will come; End says why.
-func (c *Client) Events() <-chan observe.Event { return c.events }
+func (c *Client) Events() <-chan Event { return c.events }
 
 // End returns why no more events come.
 func (c *Client) End() string {
@@ -213,7 +212,7 @@ func (h *Hub) renew() error {
 }
 
 // give hands an event to the clients that want it. A client that lags behind loses it.
-func (h *Hub) give(e *observe.Event) {
+func (h *Hub) give(e *Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stats.Events++
@@ -222,7 +221,7 @@ func (h *Hub) give(e *observe.Event) {
 			continue
 		}
 		event := *e
-		if e.Verdict == observe.EventBackend && c.filter.Sample > e.Sample {
+		if e.Verdict == EventBackend && c.filter.Sample > e.Sample {
 			if rand.Uint32N(c.filter.Sample) >= e.Sample {
 				continue
 			}
@@ -232,7 +231,7 @@ func (h *Hub) give(e *observe.Event) {
 	}
 }
 
-func (c *Client) send(e *observe.Event) {
+func (c *Client) send(e *Event) {
 	select {
 	case c.events <- *e:
 	default:
@@ -250,7 +249,7 @@ func (h *Hub) sendLost(n uint64) {
 			continue
 		}
 		select {
-		case c.events <- observe.Event{Lost: c.lost}:
+		case c.events <- Event{Lost: c.lost}:
 			c.lost = 0
 		default: // it is still behind
 		}

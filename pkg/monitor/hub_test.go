@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"fairlead.io/fairlead/pkg/maps"
-	"fairlead.io/fairlead/pkg/observe"
 )
 
 // programs is a Source: it delivers the events put into its channel.
@@ -74,8 +73,8 @@ func (p *programs) wanted() maps.Watch {
 // words fills in only the fields that a filter looks at.
 type words struct{}
 
-func (words) Event(e *maps.Event) observe.Event {
-	event := observe.Event{Verdict: "drop", Reason: "ttl", Bytes: e.Len, Source: maps.FlowSource(e.Flow), Sample: e.Sample}
+func (words) Event(e *maps.Event) Event {
+	event := Event{Verdict: "drop", Reason: "ttl", Bytes: e.Len, Source: maps.FlowSource(e.Flow), Sample: e.Sample}
 	if e.Reason == 0 {
 		event.Verdict, event.Reason = "backend", ""
 	}
@@ -104,7 +103,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-func (r *rig) subscribe(t *testing.T, f observe.EventFilter) *Client {
+func (r *rig) subscribe(t *testing.T, f Filter) *Client {
 	t.Helper()
 	c, err := r.Subscribe(f)
 	if err != nil {
@@ -113,7 +112,7 @@ func (r *rig) subscribe(t *testing.T, f observe.EventFilter) *Client {
 	return c
 }
 
-func next(t *testing.T, c *Client) observe.Event {
+func next(t *testing.T, c *Client) Event {
 	t.Helper()
 	select {
 	case e, ok := <-c.Events():
@@ -124,7 +123,7 @@ func next(t *testing.T, c *Client) observe.Event {
 	case <-time.After(10 * time.Second):
 		t.Fatal("no event within 10 s")
 	}
-	return observe.Event{}
+	return Event{}
 }
 
 func wait(t *testing.T, done <-chan struct{}) {
@@ -142,7 +141,7 @@ const ttl = 8 // any reason number other than that of a choice
 // all clients are gone.
 func TestClients(t *testing.T) {
 	r := newRig(t)
-	drops, ports := r.subscribe(t, observe.EventFilter{}), r.subscribe(t, observe.EventFilter{Port: 7, Sample: 10})
+	drops, ports := r.subscribe(t, Filter{}), r.subscribe(t, Filter{Port: 7, Sample: 10})
 	p := r.opened[0]
 	if w := p.wanted(); w.Port != 0 || w.Reasons&maps.ChoiceBit == 0 || w.Reasons == maps.ChoiceBit || w.Sample != 10 {
 		t.Errorf("the programs are asked for %+v", w)
@@ -174,7 +173,7 @@ func TestClients(t *testing.T) {
 	if s := r.Stats(); s.Clients != 0 || s.Events != 4 || s.Lost != 0 {
 		t.Errorf("stats: %+v", s)
 	}
-	r.subscribe(t, observe.EventFilter{})
+	r.subscribe(t, Filter{})
 	if len(r.opened) != 2 || r.opened[1].wanted().Reasons == 0 {
 		t.Errorf("%d sources were opened, the last is asked for %+v", len(r.opened), r.opened[len(r.opened)-1].wanted())
 	}
@@ -184,7 +183,7 @@ func TestClients(t *testing.T) {
 // how many choices it stands for.
 func TestShares(t *testing.T) {
 	r := newRig(t)
-	all, few := r.subscribe(t, observe.EventFilter{Sample: 1}), r.subscribe(t, observe.EventFilter{Sample: 4})
+	all, few := r.subscribe(t, Filter{Sample: 1}), r.subscribe(t, Filter{Sample: 4})
 	p := r.opened[0]
 	if w := p.wanted(); w.Sample != 1 {
 		t.Errorf("the programs are asked for one in %d", w.Sample)
@@ -206,7 +205,7 @@ func TestShares(t *testing.T) {
 // learns how many events the programs could not report.
 func TestLost(t *testing.T) {
 	r := newRig(t)
-	slow, quick := r.subscribe(t, observe.EventFilter{}), r.subscribe(t, observe.EventFilter{})
+	slow, quick := r.subscribe(t, Filter{}), r.subscribe(t, Filter{})
 	p := r.opened[0]
 	const more = 50
 	for i := range uint32(backlog + more) {
@@ -239,7 +238,7 @@ func TestLost(t *testing.T) {
 // When events end, clients are told and learn why. After an error the next client starts afresh.
 func TestEnds(t *testing.T) {
 	r := newRig(t)
-	c := r.subscribe(t, observe.EventFilter{})
+	c := r.subscribe(t, Filter{})
 	p := r.opened[0]
 	p.mu.Lock()
 	p.fails = errors.New("the buffer is gone")
@@ -254,12 +253,12 @@ func TestEnds(t *testing.T) {
 	}
 	c.Close()
 	wait(t, p.gone)
-	c = r.subscribe(t, observe.EventFilter{})
+	c = r.subscribe(t, Filter{})
 	r.Close()
 	if why := ended(c); why != ErrEnded.Error() || !r.opened[1].closed {
 		t.Errorf("ended: %s", why)
 	}
-	if _, err := r.Subscribe(observe.EventFilter{}); !errors.Is(err, ErrEnded) {
+	if _, err := r.Subscribe(Filter{}); !errors.Is(err, ErrEnded) {
 		t.Errorf("after the end: %v", err)
 	}
 }
@@ -267,7 +266,7 @@ func TestEnds(t *testing.T) {
 // The programs forget requests after a while, so the hub repeats them.
 func TestRenewal(t *testing.T) {
 	r := newRig(t)
-	r.subscribe(t, observe.EventFilter{})
+	r.subscribe(t, Filter{})
 	p := r.opened[0]
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		p.mu.Lock()

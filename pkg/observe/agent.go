@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"fairlead.io/fairlead/pkg/phrase"
 )
 
 // AgentStatus is how the agent itself is doing.
@@ -35,10 +37,10 @@ func (a *AgentStatus) text() string {
 	}
 	var words []string
 	if a.MemoryLimit > 0 {
-		words = append(words, fmt.Sprintf("uses %s of %s", size(a.MemoryUsed), size(a.MemoryLimit)))
+		words = append(words, fmt.Sprintf("uses %s of %s", phrase.Bytes(a.MemoryUsed), phrase.Bytes(a.MemoryLimit)))
 	}
 	if a.Killed > 0 {
-		words = append(words, fmt.Sprintf("ended %d times without having been told to since the node started, last %s", a.Killed, clock(a.LastKilled)))
+		words = append(words, fmt.Sprintf("ended %d times without having been told to since the node started, last %s", a.Killed, phrase.Clock(a.LastKilled)))
 	}
 	return strings.Join(words, "; ")
 }
@@ -50,10 +52,10 @@ func (a *AgentStatus) findings(say func(string, ...any)) {
 	if a.KilledLately >= killedOften {
 		say("The agent has ended %d times in the last %d minutes without having been told to, the last time at %s. \"kubectl logs --previous\" shows why. "+
 			"If it does not, the kernel has killed the agent, as a rule for lack of memory: compare \"fairlead preflight\" with resources.limits.memory. "+
-			"Unless it ends again, this is over by %s.", a.KilledLately, int(KilledPeriod.Minutes()), clock(a.LastKilled), clock(a.LastKilled.Add(KilledPeriod)))
+			"Unless it ends again, this is over by %s.", a.KilledLately, int(KilledPeriod.Minutes()), phrase.Clock(a.LastKilled), phrase.Clock(a.LastKilled.Add(KilledPeriod)))
 	}
 	if a.MemoryLimit > 0 && float64(a.MemoryUsed) >= nearLimit*float64(a.MemoryLimit) {
 		say("The agent uses %s of the %s of memory that it may use (%s), and the kernel kills it if it needs more: "+
-			"raise resources.limits.memory, or allow fewer flows (--conntrack-max).", size(a.MemoryUsed), size(a.MemoryLimit), a.MemoryFile)
+			"raise resources.limits.memory, or allow fewer flows (--conntrack-max).", phrase.Bytes(a.MemoryUsed), phrase.Bytes(a.MemoryLimit), a.MemoryFile)
 	}
 }

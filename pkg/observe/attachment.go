@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"fairlead.io/fairlead/pkg/phrase"
 )
 
 // AttachmentStatus is the result of the agent's last check of its own programs.
@@ -64,7 +66,7 @@ func (a *AttachmentStatus) text() string {
 		}
 		words = append(words, text)
 	})
-	words = append(words, "checked "+clock(a.Checked), fmt.Sprintf("%d links repaired", a.Mended))
+	words = append(words, "checked "+phrase.Clock(a.Checked), fmt.Sprintf("%d links repaired", a.Mended))
 	return strings.Join(words, ", ")
 }
 

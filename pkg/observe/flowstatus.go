@@ -3,6 +3,8 @@ package observe
 import (
 	"fmt"
 	"time"
+
+	"fairlead.io/fairlead/pkg/phrase"
 )
 
 // crowded is the fill level from which a status reports that the map of flows is nearly full.
@@ -26,7 +28,7 @@ type FlowStatus struct {
 
 func (f *FlowStatus) text() string {
 	return fmt.Sprintf("%d of %d rows (at most %d), %d of %d half open, last pass %s took %s, removed %d flows", f.Rows, f.Capacity, max(f.Most, f.Capacity),
-		f.PendingRows, f.PendingCapacity, clock(f.LastTime), round(f.LastDuration), f.Forgotten)
+		f.PendingRows, f.PendingCapacity, phrase.Clock(f.LastTime), phrase.Round(f.LastDuration), f.Forgotten)
 }
 
 func (f *FlowStatus) findings(say func(string, ...any)) {

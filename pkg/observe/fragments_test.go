@@ -5,6 +5,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/mapstats"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -23,8 +24,8 @@ func TestFragments(t *testing.T) {
 	if err := m.EarlyTally.Put(uint32(0), bpf.MapsEarlyTally{Kept: 11, Returned: 12, Lost: 13, Refused: 14}); err != nil {
 		t.Fatal(err)
 	}
-	want := FragmentStatus{Stored: 11, Returned: 12, Lost: 13, Refused: 14}
-	gauge, err := NewGauge(dir)
+	want := mapstats.Fragments{Stored: 11, Returned: 12, Lost: 13, Refused: 14}
+	gauge, err := mapstats.NewReader(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +33,7 @@ func TestFragments(t *testing.T) {
 	if err != nil || reading.Fragments != want || len(reading.Maps) != len(m.All()) {
 		t.Errorf("the gauge reads %+v of %d maps, %v", reading.Fragments, len(reading.Maps), err)
 	}
-	pinned, err := Read(dir)
+	pinned, err := mapstats.Read(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

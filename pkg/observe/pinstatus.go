@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"fairlead.io/fairlead/pkg/phrase"
 )
 
 // PinStatus says what others have done to the pins of the maps of an agent that runs.
@@ -16,7 +18,7 @@ type PinStatus struct {
 }
 
 func (p *PinStatus) text() string {
-	return fmt.Sprintf("%d restored that somebody had removed, last %s of %s", p.Restored, clock(p.LastTime), strings.Join(p.Last, ", "))
+	return fmt.Sprintf("%d restored that somebody had removed, last %s of %s", p.Restored, phrase.Clock(p.LastTime), strings.Join(p.Last, ", "))
 }
 
 // mostPins is how many pins a sentence names.

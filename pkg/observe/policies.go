@@ -3,6 +3,8 @@ package observe
 import (
 	"fmt"
 	"time"
+
+	"fairlead.io/fairlead/pkg/phrase"
 )
 
 // PolicyStatus says that fairlead enforces no NetworkPolicies, and how many the cluster has.
@@ -16,7 +18,7 @@ type PolicyStatus struct {
 func (p *PolicyStatus) text() string {
 	text := "not enforced by fairlead"
 	if p.Count != nil {
-		text += fmt.Sprintf("; the cluster has %d, counted %s", *p.Count, clock(p.Checked))
+		text += fmt.Sprintf("; the cluster has %d, counted %s", *p.Count, phrase.Clock(p.Checked))
 	}
 	if p.Error != "" {
 		text += "; they could not be counted: " + p.Error

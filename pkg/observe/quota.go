@@ -1,6 +1,10 @@
 package observe
 
-import "fmt"
+import (
+	"fmt"
+
+	"fairlead.io/fairlead/pkg/phrase"
+)
 
 // QuotaUse is how much of a quota of namespaces the Services of the one want that want most of it.
 type QuotaUse struct {
@@ -16,7 +20,7 @@ func quotaText(uses []QuotaUse) string {
 	for _, u := range uses {
 		if share := float64(u.Wanted) / float64(u.Limit); share > most {
 			most = share
-			text = fmt.Sprintf("namespace %s wants %d of %d %s", printable(u.Namespace), u.Wanted, u.Limit, u.Quota)
+			text = fmt.Sprintf("namespace %s wants %d of %d %s", phrase.Printable(u.Namespace), u.Wanted, u.Limit, u.Quota)
 		}
 	}
 	return text

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"fairlead.io/fairlead/pkg/phrase"
 )
 
 // SockmapStatus is the state of connections on this node that bypass TCP.
@@ -72,7 +74,7 @@ func (s *SockmapStatus) text() string {
 	case s.Checks.Unable != "":
 		words = append(words, "not checked: "+s.Checks.Unable)
 	case !s.Checks.LastTime.IsZero():
-		words = append(words, "checked "+clock(s.Checks.LastTime))
+		words = append(words, "checked "+phrase.Clock(s.Checks.LastTime))
 	}
 	if len(s.Differences) > 0 {
 		words = append(words, "differs from TCP: "+strings.Join(s.Differences, ", "))

@@ -1,8 +1,12 @@
+// Package observe composes the state of a node for people and programs, and says what degrades it.
 package observe
 
 import (
 	"fmt"
 	"time"
+
+	"fairlead.io/fairlead/pkg/mapstats"
+	"fairlead.io/fairlead/pkg/phrase"
 )
 
 // Status is the state of an agent or, without one, what the pinned maps and links show.
@@ -15,12 +19,12 @@ type Status struct {
 	Source    *SourceStatus   `json:"source,omitempty"`    // nil without an agent
 	Reconcile *ReconcileState `json:"reconcile,omitempty"` // nil without an agent, or before the maps exist
 	// ServiceRanges is nil without an agent, or if it serves no Services.
-	ServiceRanges *ServiceRanges `json:"serviceRanges,omitempty"`
-	Datapath      DatapathStatus `json:"datapath"`
-	OptOut        *OptOutStatus  `json:"optOut,omitempty"` // nil without an agent
-	Flows         *FlowStatus    `json:"flows,omitempty"`  // nil without an agent, or before its first look
-	Snat          *SnatStatus    `json:"snat,omitempty"`   // nil without an agent
-	Ways          *WayStatus     `json:"ways,omitempty"`   // likewise
+	ServiceRanges *ServiceRanges      `json:"serviceRanges,omitempty"`
+	Datapath      DatapathStatus      `json:"datapath"`
+	OptOut        *OptOutStatus       `json:"optOut,omitempty"` // nil without an agent
+	Flows         *FlowStatus         `json:"flows,omitempty"`  // nil without an agent, or before its first look
+	Snat          *mapstats.SnatPorts `json:"snat,omitempty"`   // nil without an agent
+	Ways          *WayStatus          `json:"ways,omitempty"`   // likewise
 	// PodNetwork is nil without an agent, or if pods get their network from another plugin.
 	PodNetwork *PodNetworkStatus `json:"podNetwork,omitempty"`
 	// Disbelieved are the claims of Nodes to addresses and networks that this node does not believe.
@@ -30,13 +34,13 @@ type Status struct {
 	// Policies is nil without an agent, or if it does not ask an API server.
 	Policies *PolicyStatus `json:"networkPolicies,omitempty"`
 	// Pins is nil without an agent, or before it has maps.
-	Pins      *PinStatus     `json:"pins,omitempty"`
-	Fragments FragmentStatus `json:"fragments"`
-	Services  int            `json:"services"`
-	Frontends int            `json:"frontends"`
-	Backends  int            `json:"backends"`
-	Maps      []MapStatus    `json:"maps"`
-	Problems  []Problem      `json:"problems"`
+	Pins      *PinStatus         `json:"pins,omitempty"`
+	Fragments mapstats.Fragments `json:"fragments"`
+	Services  int                `json:"services"`
+	Frontends int                `json:"frontends"`
+	Backends  int                `json:"backends"`
+	Maps      []mapstats.Map     `json:"maps"`
+	Problems  []Problem          `json:"problems"`
 	// Degraded has a sentence for everything that keeps this node from doing its job; see FindProblems.
 	Degraded []string `json:"degraded"`
 }
@@ -102,28 +106,6 @@ type ProgramStatus struct {
 	Instructions uint32 `json:"instructions,omitempty"` // processed by the verifier
 }
 
-// MapStatus is the state of one map. Entries is nil if the rows in use cannot be counted.
-type MapStatus struct {
-	Name      string  `json:"name"`
-	Type      string  `json:"type"`
-	Row       string  `json:"row"`
-	WrittenBy string  `json:"writtenBy"`
-	ReadBy    string  `json:"readBy"`
-	Entries   *int    `json:"entries,omitempty"`
-	Capacity  uint32  `json:"capacity"`
-	Pressure  float64 `json:"pressure"` // entries / capacity
-	// Evictions is how many rows the map has ever evicted, computed from how many were made and how
-	// many deleted. It is nil if the map evicts nothing. An eviction may be counted some seconds
-	// late, but nothing else is ever counted.
-	Evictions     *uint64 `json:"evictions,omitempty"`
-	EvictedLately uint64  `json:"evictedLately,omitempty"` // evictions in the last minutes; only an agent knows
-	// EvictionsEnd is when EvictedLately is zero again, if no more rows are evicted.
-	EvictionsEnd time.Time `json:"evictionsEnd,omitzero"`
-	Memory       uint64    `json:"memoryBytes"`
-	Pin          string    `json:"pin"`
-	Schema       string    `json:"schema"`
-}
-
 // Problem is something in an object that had to be ignored.
 type Problem struct {
 	Object  string `json:"object"`
@@ -132,7 +114,7 @@ type Problem struct {
 }
 
 // NewStatus returns a Status with what the pins show.
-func NewStatus(pinned *Pinned) Status {
+func NewStatus(pinned *mapstats.Pinned) Status {
 	s := Status{Maps: pinned.Maps, Fragments: pinned.Fragments, Problems: []Problem{}, Degraded: []string{}}
 	s.Services, s.Frontends, s.Backends = pinned.Counts()
 	return s
@@ -148,7 +130,7 @@ func (s *Status) FindProblems() {
 	if src := s.Source; src != nil {
 		if !src.Synced {
 			say("The source %s has not delivered everything yet%s: what is known is served, and nothing is removed.",
-				src.Kind, listing(" (missing: ", src.Missing, ")"))
+				src.Kind, phrase.List(" (missing: ", src.Missing, ")"))
 		}
 		for _, e := range src.Errors {
 			say("The source cannot read %s: %s.", e.Where, e.Message)
@@ -173,9 +155,9 @@ func (s *Status) FindProblems() {
 	s.Datapath.Attachment.findings(s.Datapath.CgroupRoot, say)
 	s.Datapath.Outside.findings(say)
 	s.Flows.findings(say)
-	s.Snat.findings(say)
+	s.Snat.Findings(say)
 	for i := range s.Maps {
-		s.Maps[i].findings(say)
+		s.Maps[i].Findings(say)
 	}
 	s.Ways.findings(say)
 	s.PodNetwork.findings(say)

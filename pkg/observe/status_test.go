@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"fairlead.io/fairlead/pkg/mapstats"
 	"fairlead.io/fairlead/test/goldenfile"
 )
 
@@ -40,7 +41,7 @@ func sampleStatus() Status {
 		},
 		Services: 3, Frontends: 5, Backends: 7,
 		Flows: &FlowStatus{Rows: 200, Capacity: 131072, PendingRows: 4, PendingCapacity: 16384, Forgotten: 9, LastTime: at, LastDuration: 345678},
-		Snat: &SnatStatus{Uses: []SnatUse{
+		Snat: &mapstats.SnatPorts{Uses: []mapstats.SnatUse{
 			{User: "others", Used: 700, Limit: 14448, Protocol: "tcp", Destination: netip.MustParseAddrPort("10.2.0.9:80")},
 			{User: "pods", Used: 5, Limit: 14448, Protocol: "udp", Destination: netip.MustParseAddrPort("203.0.113.1:53")}, {User: "one-pod", Limit: 7224},
 		}},
@@ -55,8 +56,8 @@ func sampleStatus() Status {
 		},
 		Policies:  &PolicyStatus{Count: new(3), Checked: at},
 		Pins:      &PinStatus{Restored: 2, Last: []string{"ct", "svcs"}, LastTime: at},
-		Fragments: FragmentStatus{Stored: 31, Returned: 29, Lost: 1, Refused: 2},
-		Maps: []MapStatus{
+		Fragments: mapstats.Fragments{Stored: 31, Returned: 29, Lost: 1, Refused: 2},
+		Maps: []mapstats.Map{
 			{Name: "svcs", Type: "Hash", Row: "a -> b", WrittenBy: "reconciler", ReadBy: "sock", Entries: &entries,
 				Capacity: 48, Pressure: 0.25, Memory: 3 << 19, Pin: "/pins/svcs", Schema: "v1"},
 			{Name: "ct_pending", Type: "LRUHash", Row: "e -> f", WrittenBy: "tc", ReadBy: "tc", Entries: &entries,
@@ -174,12 +175,12 @@ func TestFindings(t *testing.T) {
 			s.Snat.Uses[0].Used, s.Snat.RefusedLately, s.Snat.RefusedEnd = 14440, 1300, time.Unix(1000, 0)
 		}, []string{"SNAT ports are used up: clients' flows to 10.2.0.9:80/tcp use 14440 of 14448 SNAT ports. Of new flows, 1300 packets were refused"}},
 		{"a pod has used up its ports", func(s *Status) {
-			s.Snat.Uses[2] = SnatUse{User: "one-pod", Used: 7224, Limit: 7224, Protocol: "udp", Destination: netip.MustParseAddrPort("203.0.113.1:53"), Pod: netip.MustParseAddr("10.1.0.5")}
+			s.Snat.Uses[2] = mapstats.SnatUse{User: "one-pod", Used: 7224, Limit: 7224, Protocol: "udp", Destination: netip.MustParseAddrPort("203.0.113.1:53"), Pod: netip.MustParseAddr("10.1.0.5")}
 			s.Snat.RefusedLately = 1
 		}, []string{"flows of pod 10.1.0.5 to 203.0.113.1:53/udp use 7224 of 7224 SNAT ports. "}},
 		{"ports are free again", func(s *Status) { s.Snat.RefusedLately, s.Snat.RefusedEnd = 1300, time.Unix(1000, 0) }, []string{
 			"Ports are free again: at most, clients' flows to 10.2.0.9:80/tcp use 700 of 14448 SNAT ports. Unless more are refused, this is over by 1970-01-01T00:16:40Z."}},
-		{"no port is used any more", func(s *Status) { s.Snat = &SnatStatus{RefusedLately: 1} }, []string{"No flow uses one now."}},
+		{"no port is used any more", func(s *Status) { s.Snat = &mapstats.SnatPorts{RefusedLately: 1} }, []string{"No flow uses one now."}},
 		{"no addresses for pods", func(s *Status) {
 			s.PodNetwork = &PodNetworkStatus{Error: "the Node n1 has no podCIDR", Settings: []string{"net.ipv4.ip_forward"}, CIDRs: []string{"10.1.0.0/31"},
 				Addresses: map[string]AddressCount{"IPv4": {Used: 2}, "IPv6": {Used: 2, Cooling: 1}}}
@@ -238,24 +239,6 @@ func TestStatusHasNoNull(t *testing.T) {
 	}
 	if strings.Contains(string(text), "null") {
 		t.Errorf("%s", text)
-	}
-}
-
-func TestSize(t *testing.T) {
-	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 3 << 19: "1.5 MiB", 1 << 62: "4194304.0 TiB"} {
-		if got := size(n); got != want {
-			t.Errorf("size(%d) = %s, want %s", n, got, want)
-		}
-	}
-}
-
-func TestCounterWords(t *testing.T) {
-	hooks, reasons, err := counterWords()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !slices.Contains(hooks, "sock") || !slices.Contains(reasons, "no-backend") || reasons[0] != "none" {
-		t.Errorf("hooks %q, reasons %q", hooks, reasons)
 	}
 }
 

@@ -2,13 +2,14 @@ package observe
 
 import (
 	"bufio"
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
+
+	"fairlead.io/fairlead/pkg/mapstats"
+	"fairlead.io/fairlead/pkg/phrase"
 )
 
 // WriteText writes the status as text.
@@ -25,7 +26,7 @@ func (s *Status) WriteText(w io.Writer) error {
 		row("node", "%s", s.Node)
 	}
 	if !s.Started.IsZero() {
-		row("started", "%s", clock(s.Started))
+		row("started", "%s", phrase.Clock(s.Started))
 	}
 	if text := s.Agent.text(); text != "" {
 		row("agent", "%s", text)
@@ -62,8 +63,8 @@ func (s *Status) WriteText(w io.Writer) error {
 	if s.Flows != nil && !s.Flows.LastTime.IsZero() {
 		row("flows", "%s", s.Flows.text())
 	}
-	if s.Snat != nil && s.Snat.fullest() != nil {
-		row("SNAT ports", "%s", s.Snat.text())
+	if s.Snat != nil && s.Snat.Fullest() != nil {
+		row("SNAT ports", "%s", s.Snat.Text())
 	}
 	if s.Ways != nil {
 		row("ways", "%s", s.Ways.text())
@@ -87,10 +88,10 @@ func (s *Status) WriteText(w io.Writer) error {
 		row("policies", "%s", s.Policies.text())
 	}
 	if s.Fragments.Stored+s.Fragments.Refused > 0 {
-		row("fragments", "%s", s.Fragments.text())
+		row("fragments", "%s", s.Fragments.Text())
 	}
 	if len(s.Maps) > 0 {
-		row("maps", "%s", mapsText(s.Maps))
+		row("maps", "%s", mapstats.Summary(s.Maps))
 	}
 	if s.Pins != nil && s.Pins.Restored > 0 {
 		row("pins", "%s", s.Pins.text())
@@ -102,9 +103,9 @@ func (s *Status) WriteText(w io.Writer) error {
 		return err
 	}
 	s.Datapath.Outside.writeDevices(out)
-	if full := inTrouble(s.Maps); len(full) > 0 {
+	if full := mapstats.InTrouble(s.Maps); len(full) > 0 {
 		fmt.Fprintln(out)
-		if err := WriteMaps(out, full); err != nil {
+		if err := mapstats.WriteTable(out, full); err != nil {
 			return err
 		}
 	}
@@ -112,7 +113,7 @@ func (s *Status) WriteText(w io.Writer) error {
 	if len(s.Problems) > 0 {
 		fmt.Fprintf(out, "\nobjects with problems:\n")
 		for _, p := range s.Problems {
-			fmt.Fprintf(out, "  %s: %s: %s\n", printable(p.Object), p.Reason, printable(p.Message))
+			fmt.Fprintf(out, "  %s: %s: %s\n", phrase.Printable(p.Object), p.Reason, phrase.Printable(p.Message))
 		}
 	}
 	if len(s.Degraded) == 0 {
@@ -135,10 +136,10 @@ func (s *SourceStatus) text() string {
 		words[0] += " instead of " + s.Configured
 	}
 	if !s.Synced {
-		words[1] = "not synced" + listing(" (missing: ", s.Missing, ")")
+		words[1] = "not synced" + phrase.List(" (missing: ", s.Missing, ")")
 	}
 	if !s.LastChange.IsZero() {
-		words = append(words, "last change "+clock(s.LastChange))
+		words = append(words, "last change "+phrase.Clock(s.LastChange))
 	}
 	return strings.Join(words, ", ")
 }
@@ -149,14 +150,14 @@ func (r *ReconcileState) text() string {
 		words[0] = fmt.Sprintf("%d waiting", r.Dirty)
 	}
 	if !r.LastTime.IsZero() {
-		words = append(words, fmt.Sprintf("last pass %s took %s", clock(r.LastTime), round(r.LastDuration)))
+		words = append(words, fmt.Sprintf("last pass %s took %s", phrase.Clock(r.LastTime), phrase.Round(r.LastDuration)))
 	}
 	words = append(words, fmt.Sprintf("%d errors", r.Errors))
 	return strings.Join(words, ", ")
 }
 
 func (v *VerifyState) text() string {
-	return fmt.Sprintf("%d checks, last %s, found %d differences, repaired %d", v.Checks, clock(v.LastTime), v.Found, v.Mended)
+	return fmt.Sprintf("%d checks, last %s, found %d differences, repaired %d", v.Checks, phrase.Clock(v.LastTime), v.Found, v.Mended)
 }
 
 func (d *DatapathStatus) text() string {
@@ -183,80 +184,5 @@ func (d *DatapathStatus) text() string {
 		}
 	}
 	slices.Sort(lacks)
-	return text + listing(", kernel without ", lacks, "")
-}
-
-// inTrouble returns the maps that are nearly full or have evicted rows lately.
-func inTrouble(list []MapStatus) (full []MapStatus) {
-	for _, m := range list {
-		if m.Pressure >= nearlyFull || m.EvictedLately > 0 {
-			full = append(full, m)
-		}
-	}
-	return full
-}
-
-func mapsText(list []MapStatus) string {
-	var memory uint64
-	for _, m := range list {
-		memory += m.Memory
-	}
-	text := fmt.Sprintf("%d, %s", len(list), size(memory))
-	if n := len(inTrouble(list)); n > 0 {
-		text += fmt.Sprintf("; %d nearly full, or evicting rows", n)
-	}
-	return text + "; \"fairlead map list\" shows all"
-}
-
-// WriteMaps writes a table of the maps.
-func WriteMaps(w io.Writer, list []MapStatus) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "MAP\tTYPE\tENTRIES\tCAPACITY\tUSED\tPUSHED OUT\tMEMORY\tROW\tWRITTEN BY\tREAD BY")
-	for _, m := range list {
-		entries, used := "-", "-"
-		if m.Entries != nil {
-			entries, used = fmt.Sprint(*m.Entries), fmt.Sprintf("%.0f%%", 100*m.Pressure)
-		}
-		evicted := "-"
-		if m.Evictions != nil {
-			evicted = fmt.Sprint(*m.Evictions)
-		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, m.Type, entries,
-			cmp.Or(strings.TrimLeft(fmt.Sprint(m.Capacity), "0"), "-"), used, evicted, size(m.Memory), m.Row, m.WrittenBy, m.ReadBy)
-	}
-	return table.Flush()
-}
-
-// size formats a number of bytes.
-func size(n uint64) string {
-	const step = 1024
-	if n < step {
-		return fmt.Sprintf("%d B", n)
-	}
-	value, unit := float64(n), 0
-	for value >= step && unit < 4 {
-		value /= step
-		unit++
-	}
-	return fmt.Sprintf("%.1f %ciB", value, " KMGT"[unit])
-}
-
-func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
-
-// round rounds a duration to the digits that matter.
-func round(d time.Duration) time.Duration {
-	switch {
-	case d >= time.Second:
-		return d.Round(10 * time.Millisecond)
-	case d >= time.Millisecond:
-		return d.Round(10 * time.Microsecond)
-	}
-	return d.Round(100 * time.Nanosecond)
-}
-
-func listing(before string, list []string, after string) string {
-	if len(list) == 0 {
-		return ""
-	}
-	return before + strings.Join(list, ", ") + after
+	return text + phrase.List(", kernel without ", lacks, "")
 }

@@ -6,6 +6,8 @@ import (
 	"io"
 	"text/tabwriter"
 	"time"
+
+	"fairlead.io/fairlead/pkg/phrase"
 )
 
 // Verification is the result of a comparison of the maps with the objects.
@@ -68,7 +70,7 @@ func (v *Verification) WriteText(w io.Writer) error {
 	if v.Found > 0 {
 		fmt.Fprintln(out)
 	}
-	fmt.Fprintf(out, "compared %d services, %d frontends and %d backends in %s: ", v.Services, v.Frontends, v.Backends, round(v.Took))
+	fmt.Fprintf(out, "compared %d services, %d frontends and %d backends in %s: ", v.Services, v.Frontends, v.Backends, phrase.Round(v.Took))
 	switch {
 	case v.Found == 0:
 		fmt.Fprintln(out, "the maps match the objects")

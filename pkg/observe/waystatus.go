@@ -3,6 +3,8 @@ package observe
 import (
 	"fmt"
 	"time"
+
+	"fairlead.io/fairlead/pkg/phrase"
 )
 
 // WayStatus is how the agent follows changes of routes and neighbors, on which cached next hops
@@ -24,7 +26,7 @@ func (w *WayStatus) text() string {
 	if w.IsCrowded {
 		crowded = ", and there are more"
 	}
-	return fmt.Sprintf("%d changes followed, last %s; %d neighbors%s", w.Changes, clock(w.LastChange), w.Neighbours, crowded)
+	return fmt.Sprintf("%d changes followed, last %s; %d neighbors%s", w.Changes, phrase.Clock(w.LastChange), w.Neighbours, crowded)
 }
 
 func (w *WayStatus) findings(say func(string, ...any)) {

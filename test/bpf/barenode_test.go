@@ -14,7 +14,7 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/reasons"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -218,7 +218,7 @@ func (w *bareNode) sumUp(t *testing.T, yes bool) {
 // reasons returns what the hook has counted.
 func (w *bareNode) reasons(t *testing.T) map[string]uint64 {
 	t.Helper()
-	list, err := observe.ReadCounters(w.maps.Counters)
+	list, err := reasons.ReadCounters(w.maps.Counters)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/maps"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/reasons"
 )
 
 // mishap causes what a reason is counted for, and returns the packet that is counted.
@@ -139,7 +139,7 @@ func TestEveryReason(t *testing.T) {
 	for _, s := range frames() { // at the devices of pods
 		elsewhere = append(elsewhere, s.want)
 	}
-	list, err := observe.ReadCounters(newBareNode(t, hooks()[0]).maps.Counters)
+	list, err := reasons.ReadCounters(newBareNode(t, hooks()[0]).maps.Counters)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/checksum"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/reasons"
 )
 
 // readTimeout is how long to wait for a frame that must come.
@@ -53,7 +53,7 @@ func (w *bareNode) plant(t *testing.T, m *ebpf.Map, key bpf.MapsFlow, row bpf.Ma
 // countedAt returns how often any hook counted a reason.
 func (w *bareNode) countedAt(t *testing.T, hook, reason string) uint64 {
 	t.Helper()
-	list, err := observe.ReadCounters(w.maps.Counters)
+	list, err := reasons.ReadCounters(w.maps.Counters)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,9 @@ import (
 
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/reconcile"
+	"fairlead.io/fairlead/pkg/render"
+	"fairlead.io/fairlead/pkg/snapshot"
 	"fairlead.io/fairlead/pkg/source/file"
 )
 
@@ -72,18 +73,18 @@ func (p *player) to(s *step) string {
 		p.t.Fatalf("step %s: %v", s.name, err)
 	}
 	tables := p.backing.tables
-	taken, err := observe.Take(observe.Tables{
+	taken, err := snapshot.Take(snapshot.Tables{
 		Frontends: tables.Frontends, Ranges: tables.Ranges, Services: tables.Services, Slots: tables.Slots, Backends: tables.Backends, Names: tables.Names,
 	})
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	if found := observe.Check(taken); len(found) > 0 {
+	if found := snapshot.Check(taken); len(found) > 0 {
 		p.t.Errorf("step %s: the maps are not sound: %v", s.name, found)
 	}
 	p.compare(s, taken)
 	var out strings.Builder
-	if err := observe.DumpAll(&out, taken); err != nil {
+	if err := render.All(&out, taken); err != nil {
 		p.t.Fatal(err)
 	}
 	problems := p.reconciler.Problems()
@@ -113,7 +114,7 @@ func (p *player) end() {
 }
 
 // compare checks that the reconciler's counts match the maps and that it has nothing left to do.
-func (p *player) compare(s *step, snapshot *observe.Snapshot) {
+func (p *player) compare(s *step, snapshot *snapshot.Snapshot) {
 	p.t.Helper()
 	frontends := 0
 	for i := range snapshot.Services {

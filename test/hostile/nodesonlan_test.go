@@ -30,7 +30,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/datapath"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/reasons"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -191,7 +191,7 @@ func (n *node) run(args ...string) string {
 // drops returns how many packets were dropped at a hook for a reason, as status tells it.
 func (n *node) drops(hook, reason string) (packets uint64) {
 	n.t.Helper()
-	list, err := observe.ReadDrops(datapath.MapsDir(n.bpffs))
+	list, err := reasons.ReadDrops(datapath.MapsDir(n.bpffs))
 	must(n.t, err)
 	for _, drop := range list {
 		if drop.Hook == hook && drop.Reason == reason {

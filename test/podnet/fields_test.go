@@ -13,7 +13,7 @@ import (
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/maps"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/reasons"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -253,7 +253,7 @@ func (w *oneNode) dropped(t *testing.T) (packets uint64) {
 	m, err := maps.Open(datapath.MapsDir(w.Forwarding.BPFFS), true)
 	w.must(err)
 	defer m.Close()
-	list, err := observe.ReadCounters(m.Counters)
+	list, err := reasons.ReadCounters(m.Counters)
 	w.must(err)
 	for _, c := range list {
 		if c.Hook == "pod" {

@@ -21,9 +21,9 @@ import (
 	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/podnet"
 	"fairlead.io/fairlead/pkg/queues"
+	"fairlead.io/fairlead/pkg/reasons"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -345,9 +345,9 @@ func (w *oneNode) steal(t *testing.T) {
 		}
 		return unix.Sendto(fd, []byte("I am another"), 0, &unix.SockaddrInet4{Addr: outsiders[true].As4(), Port: 7})
 	}))
-	list, err := observe.ReadCounters(m.Counters)
+	list, err := reasons.ReadCounters(m.Counters)
 	w.must(err)
-	at := slices.IndexFunc(list, func(c observe.Counter) bool { return c.Hook == "pod" && c.Reason == "spoofed" })
+	at := slices.IndexFunc(list, func(c reasons.Counter) bool { return c.Hook == "pod" && c.Reason == "spoofed" })
 	if at < 0 || list[at].Packets != 1 {
 		text, _ := json.Marshal(list)
 		t.Errorf("counted %s", text)

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"fairlead.io/fairlead/pkg/datapath"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/reasons"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -188,7 +188,7 @@ func heard(text string) string {
 // lost returns how many packets were dropped because their proxy was missing.
 func (d *oneNodeWithProxies) lost() (packets uint64) {
 	d.t.Helper()
-	list, err := observe.ReadDrops(datapath.MapsDir(d.bpffs))
+	list, err := reasons.ReadDrops(datapath.MapsDir(d.bpffs))
 	d.must(err)
 	for _, drop := range list {
 		if drop.Hook == "pod" && drop.Reason == "no-proxy" {

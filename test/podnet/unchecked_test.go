@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/datapath"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/reasons"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -70,7 +70,7 @@ func ear(t *testing.T, ns *rig.Netns) *net.UDPConn {
 // dropped returns how many packets of pods were dropped because of their source address.
 func (h *oneNodeWithAgent) dropped() (packets uint64) {
 	h.t.Helper()
-	list, err := observe.ReadDrops(datapath.MapsDir(h.bpffs))
+	list, err := reasons.ReadDrops(datapath.MapsDir(h.bpffs))
 	h.must(err)
 	for _, drop := range list {
 		if drop.Hook == "pod" && drop.Reason == "spoofed" {

@@ -14,7 +14,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/reasons"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -276,7 +276,7 @@ func (w *kernelNode) way(id int, known bool) Way {
 
 func (w *kernelNode) indexCounters(t *testing.T) {
 	t.Helper()
-	list, err := observe.ReadCounters(w.maps.Counters)
+	list, err := reasons.ReadCounters(w.maps.Counters)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/conntrack"
 	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/mapstats"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
 )
@@ -103,7 +104,7 @@ func (c *FlowCollector) Status() *observe.FlowStatus {
 
 // SnatUses returns how many SNAT ports are in use where most are. While flows are refused for lack of
 // a port, it has the flows scanned soon.
-func (c *FlowCollector) SnatUses(refused bool) (uses []observe.SnatUse) {
+func (c *FlowCollector) SnatUses(refused bool) (uses []mapstats.SnatUse) {
 	stats, _ := c.Stats()
 	if stats.LastPass.IsZero() {
 		return nil
@@ -112,7 +113,7 @@ func (c *FlowCollector) SnatUses(refused bool) (uses []observe.SnatUse) {
 		c.running.Wake()
 	}
 	for i, use := range stats.Ports {
-		of := observe.SnatUse{User: conntrack.PortUserNames[i], Used: use.Used, Limit: use.Of, Destination: use.Destination, Pod: use.Pod}
+		of := mapstats.SnatUse{User: conntrack.PortUserNames[i], Used: use.Used, Limit: use.Of, Destination: use.Destination, Pod: use.Pod}
 		if use.Used > 0 {
 			of.Protocol = use.Protocol.String()
 		}

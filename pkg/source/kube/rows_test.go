@@ -15,8 +15,9 @@ import (
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/reconcile"
+	"fairlead.io/fairlead/pkg/render"
+	"fairlead.io/fairlead/pkg/snapshot"
 )
 
 // reconciler returns a Reconciler on tables in memory, fed by the namespace's Source.
@@ -41,12 +42,12 @@ func (w *apiNamespace) reconciler() (*reconcile.Reconciler, *reconcile.Tables) {
 // of the API server's own objects, which the server may create again at any time.
 func (w *apiNamespace) rows(tables *reconcile.Tables) string {
 	w.Helper()
-	snapshot, err := observe.Take(observe.Tables{
+	snapshot, err := snapshot.Take(snapshot.Tables{
 		Frontends: tables.Frontends, Ranges: tables.Ranges, Services: tables.Services, Slots: tables.Slots, Backends: tables.Backends, Names: tables.Names,
 	})
 	w.must(err)
 	var text strings.Builder
-	w.must(observe.DumpAll(&text, snapshot))
+	w.must(render.All(&text, snapshot))
 	var rows strings.Builder
 	own := false
 	for line := range strings.Lines(text.String()) {

@@ -18,7 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/snapshot"
 	"fairlead.io/fairlead/test/apiserver/pinned"
 	"fairlead.io/fairlead/test/cluster/place"
 )
@@ -300,11 +300,11 @@ func (f *fixture) awaitFormers() {
 			if err != nil {
 				return err
 			}
-			var flows []observe.Flow
+			var flows []snapshot.Flow
 			if err := json.Unmarshal([]byte(text), &flows); err != nil {
 				return err
 			}
-			flows = slices.DeleteFunc(flows, func(flow observe.Flow) bool { return flow.Protocol != "udp" || flow.Backend != flow.Frontend })
+			flows = slices.DeleteFunc(flows, func(flow snapshot.Flow) bool { return flow.Protocol != "udp" || flow.Backend != flow.Frontend })
 			if len(flows) > 0 {
 				return fmt.Errorf("%s has %d flows, such as %+v", pod, len(flows), flows[0])
 			}
