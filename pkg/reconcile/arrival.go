@@ -37,7 +37,7 @@ func (r *Reconciler) Await(ctx context.Context, pod model.Name) error {
 	a := &arrival{ctx, model.Key{Kind: model.KindPod, Name: pod}, make(chan error, 1)}
 	select {
 	case r.arrivals <- a:
-	case <-r.checks.ended:
+	case <-r.ended:
 		return errArrivalEnded
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -45,7 +45,7 @@ func (r *Reconciler) Await(ctx context.Context, pod model.Name) error {
 	select {
 	case err := <-a.answer:
 		return err
-	case <-r.checks.ended:
+	case <-r.ended:
 		return errArrivalEnded
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -67,13 +67,13 @@ func (r *Reconciler) announce() {
 // arrived reports whether the maps have what an object wants. The error names a pod that holds a
 // frontend the object cannot have before that pod goes.
 func (r *Reconciler) arrived(key model.Key) (bool, error) {
-	if _, failed := r.failed[key]; failed || slices.Contains(r.held, key) {
+	if _, failed := r.objects.failed[key]; failed || slices.Contains(r.held, key) {
 		return false, nil
 	}
 	if _, late := r.backlog.late[key]; late {
 		return false, nil
 	}
-	o := r.objects[key]
+	o := r.objects.known[key]
 	if o == nil {
 		return true, nil
 	}

@@ -127,7 +127,7 @@ func TestAllowedByPod(t *testing.T) {
 	name := model.Name{Namespace: "shop", Name: "a"}
 	was, is := netip.MustParseAddr("10.1.0.9"), netip.MustParseAddr("10.1.0.1")
 	kept := func() (list []bool) {
-		k := r.allowedByPod(name)
+		k := r.objects.allowedByPod(name)
 		for _, addr := range []netip.Addr{was, is} {
 			list = append(list, k != nil && k.Has(maps.BackendOf(addr, 80, model.UDP)))
 		}

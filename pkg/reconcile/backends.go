@@ -26,7 +26,7 @@ const noRow = ^uint32(0)
 const usualBackends = 64
 
 // planBackends finds or allocates a row for every backend that a service wants.
-func (r *Reconciler) planBackends(s *service, w *lb.Service) error {
+func (r *rows) planBackends(s *service, w *lb.Service) error {
 	p := &r.plan
 	p.rows, p.fresh, p.gone = p.rows[:0], p.fresh[:0], p.gone[:0]
 	known := p.known
@@ -71,7 +71,7 @@ func (r *Reconciler) planBackends(s *service, w *lb.Service) error {
 	return nil
 }
 
-func (r *Reconciler) allocBackend() (uint32, error) {
+func (r *rows) allocBackend() (uint32, error) {
 	index, ok := r.backends.Alloc()
 	if ok {
 		return index, nil
@@ -86,7 +86,7 @@ func (r *Reconciler) allocBackend() (uint32, error) {
 }
 
 // dropPlan frees the rows allocated for a plan that will not be used.
-func (r *Reconciler) dropPlan() {
+func (r *rows) dropPlan() {
 	for _, index := range r.plan.fresh {
 		r.backends.Free(index)
 	}
@@ -94,7 +94,7 @@ func (r *Reconciler) dropPlan() {
 
 // writeBackends writes the planned rows before any table leads to them. A row that stays is marked
 // for both its old and its new scopes.
-func (r *Reconciler) writeBackends(s *service, w *lb.Service) {
+func (r *rows) writeBackends(s *service, w *lb.Service) {
 	fresh := r.plan.fresh
 	for i, index := range r.plan.rows {
 		if index == noRow {
@@ -116,7 +116,7 @@ func (r *Reconciler) writeBackends(s *service, w *lb.Service) {
 
 // unmarkBackends completes writeBackends once the tables are switched. A socket or client that
 // remembers a row which lost a scope has to choose again.
-func (r *Reconciler) unmarkBackends(s *service) {
+func (r *rows) unmarkBackends(s *service) {
 	s.backends = s.backends[:0]
 	for i, index := range r.plan.rows {
 		if index != noRow {
@@ -130,14 +130,14 @@ func (r *Reconciler) unmarkBackends(s *service) {
 }
 
 // freeBackend takes a row from its service. The address stays: a program may be about to use it.
-func (r *Reconciler) freeBackend(index uint32) {
+func (r *rows) freeBackend(index uint32) {
 	r.setOwner(index, 0)
 	r.backends.Free(index)
 }
 
 // setFlags writes where a backend runs and whether it is terminating. It writes in place, since the
 // row still stands for the same backend: a program sees either the old or the new flags.
-func (r *Reconciler) setFlags(index uint32, flags uint8) {
+func (r *rows) setFlags(index uint32, flags uint8) {
 	at := &r.tables.Backends[index].Flags
 	if *at != flags {
 		*at = flags
@@ -145,7 +145,7 @@ func (r *Reconciler) setFlags(index uint32, flags uint8) {
 	}
 }
 
-func (r *Reconciler) setOwner(index, owner uint32) {
+func (r *rows) setOwner(index, owner uint32) {
 	at := &r.tables.Backends[index].Owner
 	if *at != owner {
 		atomic.StoreUint32(at, owner)

@@ -50,13 +50,13 @@ func (r *Reconciler) applyDirty(start time.Time, fail func(error)) {
 			delete(b.late, key)
 			r.stats.Compiled++
 			if err := r.apply(key); err != nil {
-				r.failed[key] = struct{}{}
+				r.objects.failed[key] = struct{}{}
 				fail(fmt.Errorf("apply %s: %w", key, err))
 			} else {
-				delete(r.failed, key)
+				delete(r.objects.failed, key)
 			}
 		}
-		r.cfg.Store.MarkDirty(r.quotas.choose()...)
+		r.cfg.Store.MarkDirty(r.objects.quotas.choose()...)
 	}
 	b.begun = r.synced
 }
@@ -68,7 +68,7 @@ func (r *Reconciler) postpone(keys []model.Key, now time.Time) {
 			r.backlog.late[key] = now
 		}
 	}
-	r.cfg.Store.MarkDirty(append(r.quotas.choose(), keys...)...)
+	r.cfg.Store.MarkDirty(append(r.objects.quotas.choose(), keys...)...)
 }
 
 // oldest returns since when an object has been waiting for its turn, or zero if none is.

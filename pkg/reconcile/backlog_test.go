@@ -26,7 +26,7 @@ func TestPassGivesWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := model.Key{Kind: model.KindService, Name: small.Name}
-	if o := r.objects[key]; o == nil || len(o.services) != 1 {
+	if o := r.objects.known[key]; o == nil || len(o.services) != 1 {
 		t.Error("the small Service is not served after the first pass")
 	}
 	left := len(r.backlog.late)
@@ -48,8 +48,8 @@ func TestPassGivesWay(t *testing.T) {
 	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
-	if stats := r.Stats(); len(r.objects) != 21 || stats.Pending != 0 {
-		t.Errorf("%d objects are served, %d wait: want all 21", len(r.objects), stats.Pending)
+	if stats := r.Stats(); len(r.objects.known) != 21 || stats.Pending != 0 {
+		t.Errorf("%d objects are served, %d wait: want all 21", len(r.objects.known), stats.Pending)
 	}
 }
 
@@ -123,7 +123,7 @@ func TestNamespaceQuota(t *testing.T) {
 			if err := r.Drain(); err != nil {
 				t.Fatal(err)
 			}
-			if used := r.quotas.namespaces["evil"].used; used.Backends > 25 {
+			if used := r.objects.quotas.namespaces["evil"].used; used.Backends > 25 {
 				t.Fatalf("order %v: %d backends are used", order, used.Backends)
 			}
 		}
@@ -133,7 +133,7 @@ func TestNamespaceQuota(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantServed(t, r, "s1", "s2")
-		if o := r.objects[model.Key{Kind: model.KindService, Name: other.Name}]; o == nil || len(o.services) != 1 {
+		if o := r.objects.known[model.Key{Kind: model.KindService, Name: other.Name}]; o == nil || len(o.services) != 1 {
 			t.Errorf("order %v: the other namespace's Service is not served", order)
 		}
 		if use := r.Stats().Quotas[2]; use.Namespace != "evil" || use.Wanted <= 25 || use.Limit != 25 {
@@ -156,13 +156,13 @@ func wantServed(t *testing.T, r *Reconciler, want ...string) {
 	var got []string
 	for i := range 4 {
 		key := model.Key{Kind: model.KindService, Name: model.Name{Namespace: "evil", Name: fmt.Sprint("s", i)}}
-		o := r.objects[key]
+		o := r.objects.known[key]
 		switch {
 		case o == nil:
 		case len(o.services) > 0:
 			got = append(got, key.Name.Name)
-		case len(r.problems[key].list) != 1 || r.problems[key].list[0].Reason != "NamespaceQuotaExceeded":
-			t.Errorf("%s is not served, and its problems are %v", key, r.problems[key].list)
+		case len(r.problems.byObject[key].list) != 1 || r.problems.byObject[key].list[0].Reason != "NamespaceQuotaExceeded":
+			t.Errorf("%s is not served, and its problems are %v", key, r.problems.byObject[key].list)
 		}
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
@@ -222,7 +222,7 @@ func TestOverQuotaCostsLittle(t *testing.T) {
 		}
 	}
 	wantServed(t, r, "s0")
-	for key, m := range r.quotas.namespaces["evil"].members {
+	for key, m := range r.objects.quotas.namespaces["evil"].members {
 		if !m.served && (m.wants.Slots < each || m.wants.Backends < 200) {
 			t.Errorf("%s is said to want only %+v", key, m.wants)
 		}
@@ -234,7 +234,7 @@ func TestOverQuotaCostsLittle(t *testing.T) {
 	if err := r.Pass(); err != nil {
 		t.Fatal(err)
 	}
-	served := r.quotas.namespaces["evil"].used
+	served := r.objects.quotas.namespaces["evil"].used
 	if compiled := r.stats.Compiled - before; compiled != 10 || r.backlog.work > work(served)+9*objectWork {
 		t.Errorf("%d objects are compiled at the cost of %d rows, want 10 at that of one, %d", compiled, r.backlog.work, work(served))
 	}
@@ -245,7 +245,7 @@ func TestOverQuotaCostsLittle(t *testing.T) {
 func TestSharedRowsMakeNobodyDue(t *testing.T) {
 	store, r, _ := newQuotaNode(t, lb.Quota{}, lb.Quota{})
 	r.cfg.Facts.VIPPing = true
-	r.compiler = lb.NewCompiler(r.cfg.Facts)
+	r.objects.compiler = lb.NewCompiler(r.cfg.Facts)
 	const many = 200
 	for i := range many {
 		service, list := huge{ports: 1, endpoints: 1, outside: true}.service("shop", fmt.Sprint("s", i), int64(many-i))

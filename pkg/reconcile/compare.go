@@ -38,104 +38,95 @@ type compareBuffers struct {
 
 // checkService compares the row at an index of services. All services of an object are compared at
 // the first of them. It returns how many rows it looked at.
-func (r *Reconciler) checkService(c *check, index uint32) (work int) {
-	s := r.byIndex[index]
+func (v *verifier) checkService(c *check, index uint32) (work int) {
+	s := v.byIndex[index]
 	switch {
 	case index == maps.Inside:
-		r.compareFree(c, index)
-		for _, of := range r.reserved {
-			work += r.compareReserved(c, of)
+		v.compareFree(c, index)
+		for _, of := range v.reserved {
+			work += v.compareReserved(c, of)
 		}
 		return work
 	case s == nil:
-		r.compareFree(c, index)
+		v.compareFree(c, index)
 	case s.object != nil && s.object.services[0] == s:
 		for _, other := range s.object.services {
 			c.report.Services++
 			c.report.Backends += len(other.backends)
-			c.report.Frontends += r.frontends.ownedBy(other)
+			c.report.Frontends += v.frontends.ownedBy(other)
 			for _, row := range other.backends {
 				if int(row/64) < len(c.used) {
 					c.used[row/64] |= 1 << (row % 64)
 				}
 			}
 		}
-		return r.compareObject(c, s.object)
+		return v.compareObject(c, s.object)
 	}
 	return 0
 }
 
 // compareUnit compares one unit again.
-func (r *Reconciler) compareUnit(c *check, u unit) {
+func (v *verifier) compareUnit(c *check, u unit) {
 	switch u.kind {
 	case unitObject:
-		if o := r.objects[u.object]; o != nil {
-			r.compareObject(c, o)
+		if o := v.objects.known[u.object]; o != nil {
+			v.compareObject(c, o)
 		}
 	case unitFrontend:
-		r.compareRow(c, u.object, u.key)
+		v.compareRow(c, u.object, u.key)
 	case unitFree:
-		r.compareFree(c, u.index)
+		v.compareFree(c, u.index)
 	case unitBackend:
-		r.compareBackend(c, u.index)
+		v.compareBackend(c, u.index)
 	case unitRange:
-		r.compareStray(c, u.stray)
+		v.compareStray(c, u.stray)
 	case unitReserved:
-		r.compareReserved(c, r.reservedAt(u.index))
+		v.compareReserved(c, v.reservedAt(u.index))
 	}
 }
 
 // waits reports whether mending a unit waits for a retry or a grace period.
-func (r *Reconciler) waits(u unit) bool {
+func (v *verifier) waits(u unit) bool {
 	switch u.kind {
 	case unitObject:
-		_, failed := r.failed[u.object]
+		_, failed := v.objects.failed[u.object]
 		return failed
 	case unitFrontend:
-		_, touched := r.frontends.touched[u.key]
-		return touched || slices.Contains(r.frontends.unsure, u.key)
+		_, touched := v.frontends.touched[u.key]
+		return touched || slices.Contains(v.frontends.unsure, u.key)
 	}
 	return false
 }
 
 // mend makes a unit due, or repairs it if nothing else has to be known. The next pass writes what
 // is due in an order that is safe for readers.
-func (r *Reconciler) mend(u unit) {
+func (v *verifier) mend(u unit) {
 	switch u.kind {
 	case unitObject:
-		if o := r.objects[u.object]; o != nil {
+		if o := v.objects.known[u.object]; o != nil {
 			for _, s := range o.services {
-				r.setName(s.index, nameText(s.id()))
+				v.setName(s.index, nameText(s.id()))
 				s.ranges.unsure = true
 			}
 		}
-		r.cfg.Store.MarkDirty(u.object)
+		v.objects.store.MarkDirty(u.object)
 	case unitFrontend:
-		r.frontends.unsure = append(r.frontends.unsure, u.key)
+		v.frontends.unsure = append(v.frontends.unsure, u.key)
 	case unitFree:
-		row := &r.tables.Services[u.index]
+		row := &v.tables.Services[u.index]
 		for scope := range row.Words {
 			word := maps.Word(atomic.LoadUint64(&row.Words[scope]))
 			atomic.StoreUint64(&row.Words[scope], uint64(maps.MakeWord(0, 0, word.Tag())))
 		}
-		r.setName(u.index, "")
+		v.setName(u.index, "")
 	case unitBackend:
-		r.setOwner(u.index, 0)
+		v.setOwner(u.index, 0)
 	case unitReserved:
-		r.reservedAt(u.index).unsure = true
+		v.reservedAt(u.index).unsure = true
 	case unitRange:
-		if err := r.mendRange(u.stray, u.object); err != nil {
-			r.checks.current.err = fmt.Errorf("verify the maps: %w", err)
+		if err := v.mendRange(u.stray, u.object); err != nil {
+			v.current.err = fmt.Errorf("verify the maps: %w", err)
 		}
-	}
-}
-
-func (r *Reconciler) setName(index uint32, text string) {
-	var name maps.NameText
-	copyText(&name, text)
-	if r.tables.Names[index] != name {
-		r.tables.Names[index] = name
-		r.stats.Writes++
 	}
 }
 
@@ -144,12 +135,12 @@ func (s *service) id() lb.ID {
 }
 
 // compareFree checks that a row of services that no service uses looks empty.
-func (r *Reconciler) compareFree(c *check, index uint32) {
-	if r.byIndex[index] != nil {
+func (v *verifier) compareFree(c *check, index uint32) {
+	if v.byIndex[index] != nil {
 		return
 	}
-	row := &r.tables.Services[index]
-	name := &r.tables.Names[index]
+	row := &v.tables.Services[index]
+	name := &v.tables.Names[index]
 	length := 0
 	for scope := range row.Words {
 		length += maps.Word(atomic.LoadUint64(&row.Words[scope])).Len()
@@ -162,20 +153,20 @@ func (r *Reconciler) compareFree(c *check, index uint32) {
 
 // checkBackend finds a row that no service uses but that has an owner: a socket or client that
 // remembers it would keep using it.
-func (r *Reconciler) checkBackend(c *check, index uint32) {
-	if r.tables.Backends[index].Owner == 0 || int(index/64) < len(c.used) && c.used[index/64]>>(index%64)&1 != 0 {
+func (v *verifier) checkBackend(c *check, index uint32) {
+	if v.tables.Backends[index].Owner == 0 || int(index/64) < len(c.used) && c.used[index/64]>>(index%64)&1 != 0 {
 		return
 	}
-	r.compareBackend(c, index)
+	v.compareBackend(c, index)
 }
 
-func (r *Reconciler) compareBackend(c *check, index uint32) {
-	row := r.tables.Backends[index]
+func (v *verifier) compareBackend(c *check, index uint32) {
+	row := v.tables.Backends[index]
 	if row.Owner == 0 {
 		return
 	}
 	// A service may have got the row since the check passed it.
-	if s := r.byService(maps.BackendService(row)); s != nil && slices.Contains(s.backends, index) {
+	if s := v.byService(maps.BackendService(row)); s != nil && slices.Contains(s.backends, index) {
 		return
 	}
 	c.differ(unit{kind: unitBackend, index: index}, "backend", fmt.Sprintf("row %d", index), "free", backendText(row))
@@ -183,24 +174,24 @@ func (r *Reconciler) compareBackend(c *check, index uint32) {
 
 // checkRows finds rows of svcs that nobody owns. Owned rows were compared together with their
 // services.
-func (r *Reconciler) checkRows(c *check, rows []foundRow) {
+func (v *verifier) checkRows(c *check, rows []foundRow) {
 	for _, found := range rows {
-		state := r.frontends.keys[found.key]
+		state := v.frontends.keys[found.key]
 		if state.owner.service == nil && (!state.present || state.row != found.row) {
-			r.compareRow(c, model.Key{}, found.key)
+			v.compareRow(c, model.Key{}, found.key)
 		}
 	}
 }
 
 // compareRow compares one row of svcs with the claims. A row that waits for a grace period is not
 // judged.
-func (r *Reconciler) compareRow(c *check, object model.Key, key maps.SvcKey) {
-	state := r.frontends.keys[key]
-	if !state.inMaps() || slices.Contains(r.frontends.unsure, key) {
+func (v *verifier) compareRow(c *check, object model.Key, key maps.SvcKey) {
+	state := v.frontends.keys[key]
+	if !state.inMaps() || slices.Contains(v.frontends.unsure, key) {
 		return
 	}
 	want, wanted := state.wanted()
-	have, present, err := r.tables.Frontends.Lookup(key)
+	have, present, err := v.tables.Frontends.Lookup(key)
 	if err != nil {
 		c.err = fmt.Errorf("verify the maps: %w", err)
 		return
@@ -209,10 +200,10 @@ func (r *Reconciler) compareRow(c *check, object model.Key, key maps.SvcKey) {
 		return
 	}
 	c.differ(unit{kind: unitFrontend, object: object, key: key}, "frontend", frontendText(key),
-		r.rowText(want, wanted), r.rowText(have, present))
+		v.rowText(want, wanted), v.rowText(have, present))
 }
 
-func (r *Reconciler) rowText(row maps.Svc, present bool) string {
+func (v *verifier) rowText(row maps.Svc, present bool) string {
 	if !present {
 		return "no row"
 	}
@@ -220,7 +211,7 @@ func (r *Reconciler) rowText(row maps.Svc, present bool) string {
 	if int(row.Kind) < len(maps.KindNames) {
 		kind = maps.KindNames[row.Kind]
 	}
-	if s := r.byService(row.Service); s != nil && s.object != nil {
+	if s := v.byService(row.Service); s != nil && s.object != nil {
 		return fmt.Sprintf("%s of %s", kind, s.id())
 	}
 	return fmt.Sprintf("%s of service %d, which does not exist", kind, row.Service)
@@ -228,12 +219,12 @@ func (r *Reconciler) rowText(row maps.Svc, present bool) string {
 
 // compareObject compares everything that belongs to one object, and returns how many rows that is.
 // An object that waits for a retry is not judged.
-func (r *Reconciler) compareObject(c *check, o *object) (work int) {
-	if _, failed := r.failed[o.key]; failed {
+func (v *verifier) compareObject(c *check, o *object) (work int) {
+	if _, failed := v.objects.failed[o.key]; failed {
 		return 0
 	}
-	wanted, _, _ := r.compile(o.key)
-	if !r.quotas.serves(o.key) {
+	wanted, _, _ := v.objects.compile(o.key)
+	if !v.objects.quotas.serves(o.key) {
 		wanted.Services = nil
 	}
 	u := unit{kind: unitObject, object: o.key}
@@ -258,9 +249,9 @@ func (r *Reconciler) compareObject(c *check, o *object) (work int) {
 			continue
 		}
 		found++
-		r.compareTables(c, u, s, w)
-		r.compareFrontends(c, u, s, w)
-		work += r.compareRanges(c, u, s, w)
+		v.compareTables(c, u, s, w)
+		v.compareFrontends(c, u, s, w)
+		work += v.compareRanges(c, u, s, w)
 		work += len(w.Frontends) + len(w.Backends) + len(w.Tables[maps.ScopeAll]) + len(w.Tables[maps.ScopeLocal])
 	}
 	if found < len(o.services) {

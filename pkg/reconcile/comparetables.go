@@ -10,38 +10,38 @@ import (
 )
 
 // compareTables compares all rows of one service except its frontends.
-func (r *Reconciler) compareTables(c *check, u unit, s *service, w *lb.Service) {
-	row := &r.tables.Services[s.index]
+func (v *verifier) compareTables(c *check, u unit, s *service, w *lb.Service) {
+	row := &v.tables.Services[s.index]
 	if row.Algorithm != uint8(w.Algorithm) || row.Flags != w.Flags || row.AffinitySeconds != w.AffinitySeconds {
 		c.differ(u, "service", w.ID.String(), settingsText(uint8(w.Algorithm), w.Flags, w.AffinitySeconds),
 			settingsText(row.Algorithm, row.Flags, row.AffinitySeconds))
 	}
-	if text := nameText(w.ID); !named(&r.tables.Names[s.index], text) {
-		c.differ(u, "name", w.ID.String(), text, fmt.Sprintf("%q", textOf(&r.tables.Names[s.index])))
+	if text := nameText(w.ID); !named(&v.tables.Names[s.index], text) {
+		c.differ(u, "name", w.ID.String(), text, fmt.Sprintf("%q", textOf(&v.tables.Names[s.index])))
 	}
-	if !r.rowsOf(s, w) {
+	if !v.rowsOf(s, w) {
 		c.differ(u, "backend", w.ID.String(), fmt.Sprintf("%d backends", len(w.Backends)), fmt.Sprintf("%d rows", len(s.backends)))
 		return
 	}
-	for i, index := range r.checks.compare.rows {
+	for i, index := range v.compare.rows {
 		if index == noRow {
 			continue
 		}
-		want, have := w.Backends[i], r.tables.Backends[index]
-		want.Owner = maps.MakeOwner(s.index, r.checks.compare.scopes[i])
+		want, have := w.Backends[i], v.tables.Backends[index]
+		want.Owner = maps.MakeOwner(s.index, v.compare.scopes[i])
 		if have != want {
 			c.differ(u, "backend", fmt.Sprintf("%s, row %d", w.ID, index), backendText(want), backendText(have))
 		}
 	}
 	for scope := range w.Tables {
-		r.compareScope(c, u, s, w, scope)
+		v.compareScope(c, u, s, w, scope)
 	}
 }
 
 // rowsOf finds the row of every backend that the service wants. It returns false if the service has
 // a different number of rows.
-func (r *Reconciler) rowsOf(s *service, w *lb.Service) bool {
-	b := &r.checks.compare
+func (v *verifier) rowsOf(s *service, w *lb.Service) bool {
+	b := &v.compare
 	b.rows, b.scopes = b.rows[:0], append(b.scopes[:0], make([]uint8, len(w.Backends))...)
 	for scope, table := range w.Tables {
 		for _, position := range table {
@@ -62,9 +62,9 @@ func (r *Reconciler) rowsOf(s *service, w *lb.Service) bool {
 	return len(left) == 0
 }
 
-func (r *Reconciler) compareScope(c *check, u unit, s *service, w *lb.Service, scope int) {
+func (v *verifier) compareScope(c *check, u unit, s *service, w *lb.Service, scope int) {
 	word, table := s.words[scope], w.Tables[scope]
-	have := maps.Word(atomic.LoadUint64(&r.tables.Services[s.index].Words[scope]))
+	have := maps.Word(atomic.LoadUint64(&v.tables.Services[s.index].Words[scope]))
 	if have != word || word.Len() != len(table) {
 		want := word
 		if word.Len() != len(table) {
@@ -76,9 +76,9 @@ func (r *Reconciler) compareScope(c *check, u unit, s *service, w *lb.Service, s
 		return
 	}
 	bad, first := 0, 0
-	slots := r.tables.Slots[word.Off():]
+	slots := v.tables.Slots[word.Off():]
 	for i, position := range table {
-		want := maps.MakeSlot(r.checks.compare.rows[position], s.index, word.Tag()).Value
+		want := maps.MakeSlot(v.compare.rows[position], s.index, word.Tag()).Value
 		if atomic.LoadUint64(&slots[i].Value) == want {
 			continue
 		}
@@ -87,7 +87,7 @@ func (r *Reconciler) compareScope(c *check, u unit, s *service, w *lb.Service, s
 		}
 	}
 	if bad > 0 {
-		want := maps.MakeSlot(r.checks.compare.rows[table[first]], s.index, word.Tag())
+		want := maps.MakeSlot(v.compare.rows[table[first]], s.index, word.Tag())
 		c.differ(u, "slots", scopeText(w.ID, scope), fmt.Sprintf("slot %d: %s", int(word.Off())+first, slotText(want)),
 			fmt.Sprintf("%s; %d of %d slots differ", slotText(slots[first]), bad, len(table)))
 	}
@@ -95,18 +95,18 @@ func (r *Reconciler) compareScope(c *check, u unit, s *service, w *lb.Service, s
 
 // compareFrontends compares the service's claims with the frontends it wants, and the rows it owns
 // with the map.
-func (r *Reconciler) compareFrontends(c *check, u unit, s *service, w *lb.Service) {
+func (v *verifier) compareFrontends(c *check, u unit, s *service, w *lb.Service) {
 	bindFrontends(w, s.index)
 	claimed := s.frontends // in the order of the wanted frontends, without the shadowed ones
 	for _, f := range w.Frontends {
-		state := r.frontends.keys[f.Key]
+		state := v.frontends.keys[f.Key]
 		if len(claimed) > 0 && claimed[0] == f.Key {
 			claimed = claimed[1:]
 			switch {
 			case state.owner.service == nil:
 				c.differ(u, "frontend", frontendText(f.Key), "claimed by "+w.ID.String(), "claimed by nobody")
 			case state.owner.service == s:
-				r.compareRow(c, s.object.key, f.Key)
+				v.compareRow(c, s.object.key, f.Key)
 			}
 			continue
 		}

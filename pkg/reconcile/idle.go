@@ -60,7 +60,7 @@ func (r *Reconciler) markIdle(now time.Time) {
 	}
 	var told []model.Key
 	for key, since := range r.idle {
-		if o := r.objects[key]; o != nil && now.Sub(since) >= idleAfter {
+		if o := r.objects.known[key]; o != nil && now.Sub(since) >= idleAfter {
 			o.idle = true
 			told = append(told, key)
 		}

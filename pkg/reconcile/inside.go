@@ -37,7 +37,7 @@ func newReserved(cfg *Config) []*reserved {
 }
 
 // reservedAt returns the ranges with a reserved index, or nil if the index is not reserved.
-func (r *Reconciler) reservedAt(index uint32) *reserved {
+func (r *rows) reservedAt(index uint32) *reserved {
 	for _, s := range r.reserved {
 		if s.index == index {
 			return s
@@ -95,15 +95,15 @@ func (r *Reconciler) reportServiceCIDRs() {
 	}
 	for key := range r.Problems() {
 		if key.Kind == model.KindServiceCIDR && bad[key] == nil {
-			r.setProblems(&object{key: key}, nil)
+			r.problems.set(&object{key: key}, nil)
 		}
 	}
 	for key, found := range bad {
-		r.setProblems(&object{key: key, uid: found.UID}, found.Problems)
+		r.problems.set(&object{key: key, uid: found.UID}, found.Problems)
 	}
 }
 
 // compareReserved compares the rows with the known ranges.
-func (r *Reconciler) compareReserved(c *check, s *reserved) int {
-	return r.compareRows(c, unit{kind: unitReserved, index: s.index}, s.index, s.where, s.list)
+func (v *verifier) compareReserved(c *check, s *reserved) int {
+	return v.compareRows(c, unit{kind: unitReserved, index: s.index}, s.index, s.where, s.list)
 }

@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"maps"
 	"time"
 
 	"fairlead.io/fairlead/pkg/model"
@@ -40,7 +39,7 @@ func (r *Reconciler) measure(start time.Time) {
 	waiting := r.triggers[:0]
 	for _, t := range r.triggers {
 		key := model.Key{Kind: model.KindService, Name: t.Service}
-		_, failed := r.failed[key]
+		_, failed := r.objects.failed[key]
 		if _, late := r.backlog.late[key]; late || failed {
 			waiting = append(waiting, t)
 			continue
@@ -58,7 +57,7 @@ func (r *Reconciler) measure(start time.Time) {
 // reportApplied tells the Store when everything it delivered is done, or since when some of it waits for
 // its turn, and records since when a grace period has lasted.
 func (r *Reconciler) reportApplied(failed error) {
-	if failed == nil && len(r.failed) == 0 {
+	if failed == nil && len(r.objects.failed) == 0 {
 		oldest := r.backlog.oldest()
 		r.cfg.Store.Applied(oldest)
 		r.stats.LastApplied = oldest
@@ -83,24 +82,4 @@ func (r *Reconciler) Stuck() time.Time {
 		return grace
 	}
 	return since
-}
-
-// count maintains the number of problems by reason. A notice is no problem: nobody has to act.
-func (r *Reconciler) count(list []model.Problem, by int) {
-	for _, problem := range list {
-		if problem.Notice() {
-			continue
-		}
-		if r.reasons[problem.Reason] += by; r.reasons[problem.Reason] == 0 {
-			delete(r.reasons, problem.Reason)
-		}
-	}
-}
-
-// Reasons returns the number of problems by reason. Reasons are defined in the code, so there are
-// few. It is safe for concurrent use.
-func (r *Reconciler) Reasons() map[string]int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return maps.Clone(r.reasons)
 }

@@ -161,17 +161,3 @@ func (s *share) byAge() []model.Key {
 	})
 	return keys
 }
-
-// bound leaves nothing of an object that its namespace has no room for.
-func (r *Reconciler) bound(key model.Key, uid string, created int64, wanted *lb.Wanted) {
-	if key.Kind != model.KindService || r.quotas.admit(key, uid, created, wanted.Uses) {
-		return
-	}
-	over := r.quotas.namespaces[key.Namespace].wanted.Exceeds(r.quotas.limit)
-	wanted.Services, wanted.Checks, wanted.Uses = nil, nil, lb.Quota{}
-	wanted.Problems = append(wanted.Problems, model.Problem{
-		Reason: "NamespaceQuotaExceeded",
-		Message: "the Service is not served: the Services of its namespace can have " + cmp.Or(over, "no more") +
-			" on a node together, and older ones come first; delete some",
-	})
-}

@@ -11,47 +11,6 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// RangeEpochs is told about changes of the clients allowed at load balancer addresses. While there is no
-// change, the programs need not check existing flows again.
-type RangeEpochs interface {
-	// Begin is called before the first write of a change. From then on every packet is checked,
-	// whatever happens to the rest of the change.
-	Begin()
-	// End is called after the last write. If it fails, the change counts as still in progress.
-	End() error
-}
-
-// beginRangeEpochs must be called before writing anything that decides which clients are allowed:
-// ranges, the SourceRanges flag of a service, and frontend rows of load balancer addresses.
-func (r *Reconciler) beginRangeEpochs() {
-	if r.cfg.RangeEpochs != nil && !r.unguarded {
-		r.unguarded = true
-		r.cfg.RangeEpochs.Begin()
-	}
-}
-
-// beginRangeEpochsOf calls beginRangeEpochs if one of the frontend rows that come, go or change is of a load
-// balancer address.
-func (r *Reconciler) beginRangeEpochsOf(rows ...maps.Svc) {
-	for _, row := range rows {
-		if row.Kind == maps.LoadBalancer {
-			r.beginRangeEpochs()
-		}
-	}
-}
-
-// endRangeEpochs reports the end of a change if one began. A change that failed half way counts too.
-func (r *Reconciler) endRangeEpochs() error {
-	if !r.unguarded {
-		return nil
-	}
-	if err := r.cfg.RangeEpochs.End(); err != nil {
-		return err
-	}
-	r.unguarded = false
-	return nil
-}
-
 // ranges are the source ranges of one service in the trie, sorted.
 type ranges struct {
 	list []netip.Prefix
@@ -82,12 +41,12 @@ func without(list, other []netip.Prefix) []netip.Prefix {
 // addRanges writes the new ranges of a service before its flag makes the programs check them, and
 // for a new service before it is reachable at all. If that fails, the flag is set anyway: too few
 // clients are let in then, rather than all.
-func (r *Reconciler) addRanges(s *service, w *lb.Service) error {
+func (r *rows) addRanges(s *service, w *lb.Service) error {
 	fresh := s.ranges.fresh(w.SourceRanges)
 	if len(fresh) == 0 {
 		return nil
 	}
-	r.beginRangeEpochs()
+	r.rangeEpochs.begin()
 	if err := r.insertRanges(s.index, &s.ranges, fresh); err != nil {
 		r.tables.Services[s.index].Flags |= maps.SourceRanges
 		return fmt.Errorf("write the source ranges of %s: %w", w.ID, err)
@@ -103,7 +62,7 @@ func (s *ranges) fresh(want []netip.Prefix) []netip.Prefix {
 	return without(want, s.list)
 }
 
-func (r *Reconciler) insertRanges(index uint32, s *ranges, fresh []netip.Prefix) error {
+func (r *rows) insertRanges(index uint32, s *ranges, fresh []netip.Prefix) error {
 	err := r.tables.Ranges.Insert(rangesOf(index, fresh))
 	s.list = slices.Concat(s.list, fresh)
 	slices.SortFunc(s.list, netip.Prefix.Compare)
@@ -117,10 +76,10 @@ func (r *Reconciler) insertRanges(index uint32, s *ranges, fresh []netip.Prefix)
 }
 
 // dropRanges deletes the ranges that a service should no longer have, after its flag was updated.
-func (r *Reconciler) dropRanges(s *service, want []netip.Prefix) error {
+func (r *rows) dropRanges(s *service, want []netip.Prefix) error {
 	gone := without(s.ranges.list, want)
 	if len(gone) > 0 {
-		r.beginRangeEpochs()
+		r.rangeEpochs.begin()
 	}
 	if err := r.deleteRanges(s.index, &s.ranges, gone); err != nil {
 		return fmt.Errorf("delete source ranges of service %d: %w", s.index, err)
@@ -129,7 +88,7 @@ func (r *Reconciler) dropRanges(s *service, want []netip.Prefix) error {
 }
 
 // deleteRanges deletes rows that are no longer wanted and completes what insertRanges began.
-func (r *Reconciler) deleteRanges(index uint32, s *ranges, gone []netip.Prefix) error {
+func (r *rows) deleteRanges(index uint32, s *ranges, gone []netip.Prefix) error {
 	if len(gone) > 0 {
 		if err := r.tables.Ranges.Delete(rangesOf(index, gone)); err != nil {
 			s.unsure = true
@@ -144,7 +103,7 @@ func (r *Reconciler) deleteRanges(index uint32, s *ranges, gone []netip.Prefix) 
 
 // adoptRanges takes over the ranges of the services found in the maps. Ranges of no service are
 // deleted at once: the next owner of their index would let those clients in.
-func (r *Reconciler) adoptRanges() error {
+func (r *rows) adoptRanges() error {
 	var strays []maps.Range
 	err := r.tables.Ranges.Each(func(row maps.Range) {
 		if of := r.rangesAt(row.Service); of != nil {
@@ -172,19 +131,19 @@ func (r *Reconciler) adoptRanges() error {
 
 // compareRanges compares the ranges of a service with the trie, and returns how many rows it looked
 // up.
-func (r *Reconciler) compareRanges(c *check, u unit, s *service, w *lb.Service) int {
+func (v *verifier) compareRanges(c *check, u unit, s *service, w *lb.Service) int {
 	if !slices.Equal(s.ranges.list, w.SourceRanges) {
 		c.differ(u, "range", w.ID.String(), fmt.Sprintf("%d source ranges", len(w.SourceRanges)), fmt.Sprintf("%d", len(s.ranges.list)))
 		return 0
 	}
-	return r.compareRows(c, u, s.index, w.ID.String(), s.ranges.list)
+	return v.compareRows(c, u, s.index, w.ID.String(), s.ranges.list)
 }
 
 // compareRows finds ranges without a row, and returns how many it looked up.
-func (r *Reconciler) compareRows(c *check, u unit, index uint32, where string, list []netip.Prefix) int {
+func (v *verifier) compareRows(c *check, u unit, index uint32, where string, list []netip.Prefix) int {
 	missing, first := 0, netip.Prefix{}
 	for _, prefix := range list {
-		has, err := r.tables.Ranges.Has(maps.Range{Service: index, Prefix: prefix})
+		has, err := v.tables.Ranges.Has(maps.Range{Service: index, Prefix: prefix})
 		if err != nil {
 			c.err = fmt.Errorf("verify the maps: %w", err)
 			return 0
@@ -203,13 +162,13 @@ func (r *Reconciler) compareRows(c *check, u unit, index uint32, where string, l
 }
 
 // compareStray reports a row of the trie that its service does not want: it lets clients in.
-func (r *Reconciler) compareStray(c *check, row maps.Range) {
-	if of := r.rangesAt(row.Service); of != nil {
+func (v *verifier) compareStray(c *check, row maps.Range) {
+	if of := v.rangesAt(row.Service); of != nil {
 		if _, found := slices.BinarySearchFunc(of.list, row.Prefix, netip.Prefix.Compare); found {
 			return
 		}
 	}
-	has, err := r.tables.Ranges.Has(row) // the listed row may have gone since
+	has, err := v.tables.Ranges.Has(row) // the listed row may have gone since
 	if err != nil {
 		c.err = fmt.Errorf("verify the maps: %w", err)
 		return
@@ -218,34 +177,34 @@ func (r *Reconciler) compareStray(c *check, row maps.Range) {
 		return
 	}
 	where, object := "service "+strconv.Itoa(int(row.Service)), model.Key{}
-	if s := r.byService(row.Service); s != nil && s.object != nil {
+	if s := v.byService(row.Service); s != nil && s.object != nil {
 		where, object = s.id().String(), s.object.key
-	} else if s := r.reservedAt(row.Service); s != nil {
+	} else if s := v.reservedAt(row.Service); s != nil {
 		where = s.where
 	}
 	c.differ(unit{kind: unitRange, object: object, stray: row}, "range", where, "no row", row.Prefix.String())
 }
 
 // mendRange makes the owner of an unwanted row due, or deletes the row if no service has its index.
-func (r *Reconciler) mendRange(row maps.Range, object model.Key) error {
-	of := r.rangesAt(row.Service)
+func (v *verifier) mendRange(row maps.Range, object model.Key) error {
+	of := v.rangesAt(row.Service)
 	if of == nil {
-		return r.tables.Ranges.Delete([]maps.Range{row})
+		return v.tables.Ranges.Delete([]maps.Range{row})
 	}
 	at, found := slices.BinarySearchFunc(of.list, row.Prefix, netip.Prefix.Compare)
 	if !found {
 		of.list = slices.Insert(of.list, at, row.Prefix)
 	}
-	if s := r.reservedAt(row.Service); s != nil {
+	if s := v.reservedAt(row.Service); s != nil {
 		s.due = true
-	} else if r.byService(row.Service).object != nil {
-		r.cfg.Store.MarkDirty(object)
+	} else if v.byService(row.Service).object != nil {
+		v.objects.store.MarkDirty(object)
 	}
 	return nil
 }
 
 // rangesAt returns the known ranges of a service index, or nil if there should be none.
-func (r *Reconciler) rangesAt(index uint32) *ranges {
+func (r *rows) rangesAt(index uint32) *ranges {
 	if s := r.reservedAt(index); s != nil {
 		return &s.ranges
 	}

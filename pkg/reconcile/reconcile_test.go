@@ -92,10 +92,10 @@ func TestRandomHistories(t *testing.T) {
 		if diff := cmp.Diff(fresh(t, w), meaning(t, r.tables)); diff != "" {
 			t.Fatalf("seed %d: the maps depend on their history (-fresh +this):\n%s", seed, diff)
 		}
-		if r.cfg.RangeEpochs.(*watchedRangeEpochs).hold("the end"); r.unguarded {
+		if r.cfg.RangeEpochs.(*watchedRangeEpochs).hold("the end"); r.rangeEpochs.begun {
 			t.Fatalf("seed %d: a change of the allowed clients never ended", seed)
 		}
-		if left := len(r.frontends.touched) + len(r.retired) + len(r.failed); left != 0 {
+		if left := len(r.frontends.touched) + len(r.retired) + len(r.objects.failed); left != 0 {
 			t.Fatalf("seed %d: %d keys and services left to do after settling", seed, left)
 		}
 	}

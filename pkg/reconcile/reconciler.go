@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -50,51 +49,25 @@ type Config struct {
 // of Pass and Settle. Only methods that say so may be called from others; Stats and Problems are
 // among them.
 type Reconciler struct {
-	cfg      Config
-	tables   *Tables
-	compiler *lb.Compiler
+	*frontendRows
+	objects objects
+	backlog backlog
 
-	objects   map[model.Key]*object
-	frontends frontends
-	reserved  []*reserved
-	backends  *lb.Indexes
-	services  *lb.Indexes
-	extents   *lb.Extents
-	plan      plan
-	quotas    quotas
-	backlog   backlog
-
-	synced  bool
-	adopted map[string]*service // by name: found in the maps, not yet claimed by an object
-	held    []model.Key         // waiting for the sources to sync
-	orphans []maps.SvcKey       // rows found in the maps
-	byIndex []*service          // every service that has a row, by its index
-	retired []*service
-	// unguarded says that RangeEpochs was told of the beginning of a change but not yet of its end.
-	unguarded bool
-	failed    map[model.Key]struct{}  // to be retried
-	idle      map[model.Key]time.Time // Services without endpoints, and since when, until reported
-	grace     grace
-	checks    checks
-	backoff   time.Duration
-
-	questions chan question
-	arrivals  chan *arrival
-	awaited   []*arrival              // not in the maps yet
-	left      map[model.Protocol]bool // what left in this pass
-
+	adoption adoption
+	held     []model.Key             // waiting for the sources to sync
+	idle     map[model.Key]time.Time // Services without endpoints, and since when, until reported
+	backoff  time.Duration
 	triggers []model.Trigger // of changes that are not in the maps yet
 
-	mu       sync.Mutex // rangeEpochs the fields below
-	stats    Stats
-	shown    Stats
-	problems map[model.Key]noted
-	reasons  map[string]int // number of problems by reason
-}
+	verifier *verifier
+	stale    *staleness
+	arrivals chan *arrival
+	awaited  []*arrival    // not in the maps yet
+	ended    chan struct{} // closed when Run has ended
 
-type noted struct {
-	uid  string
-	list []model.Problem
+	problems problems
+	mu       sync.Mutex // guards shown
+	shown    Stats
 }
 
 // Stats are counters that show how a Reconciler is doing.
@@ -136,40 +109,37 @@ const (
 
 // New returns a Reconciler for the tables after adopting what it finds there.
 func New(cfg Config) (*Reconciler, error) {
+	cfg.Facts.IsNode, cfg.Facts.Node = cfg.Store.IsNode, cfg.Store.Self()
+	cfg.Facts.Claims, cfg.Facts.Local, cfg.Facts.MayUncheck = cfg.Store, cfg.Store.Local, cfg.Store.MayUncheck
 	r := &Reconciler{
-		cfg:       cfg,
-		tables:    cfg.Tables,
-		objects:   map[model.Key]*object{},
-		frontends: newFrontends(cfg.Store.MarkDirty),
-		backends:  lb.NewIndexes(uint32(len(cfg.Tables.Backends))),
-		plan:      plan{known: map[maps.Backend]uint32{}},
-		services:  lb.NewIndexes(uint32(len(cfg.Tables.Services))),
-		reserved:  newReserved(&cfg),
-		extents:   lb.NewExtents(uint32(len(cfg.Tables.Slots))),
-		quotas:    quotas{limit: cfg.NamespaceQuota, namespaces: map[string]*share{}},
-		backlog:   backlog{late: map[model.Key]time.Time{}},
-		adopted:   map[string]*service{},
-		byIndex:   make([]*service, len(cfg.Tables.Services)),
-		failed:    map[model.Key]struct{}{},
-		idle:      map[model.Key]time.Time{},
-		problems:  map[model.Key]noted{},
-		reasons:   map[string]int{},
-		grace:     grace{done: make(chan error, 1)},
-		checks:    newChecks(),
-		questions: make(chan question),
-		arrivals:  make(chan *arrival),
-		left:      map[model.Protocol]bool{},
+		frontendRows: &frontendRows{
+			rows:      newRows(&cfg),
+			frontends: newFrontends(cfg.Store.MarkDirty),
+			grace:     grace{done: make(chan error, 1)},
+		},
+		objects: objects{
+			store:    cfg.Store,
+			compiler: lb.NewCompiler(cfg.Facts),
+			quotas:   quotas{limit: cfg.NamespaceQuota, namespaces: map[string]*share{}},
+			known:    map[model.Key]*object{},
+			failed:   map[model.Key]struct{}{},
+		},
+		backlog:  backlog{late: map[model.Key]time.Time{}},
+		idle:     map[model.Key]time.Time{},
+		arrivals: make(chan *arrival),
+		ended:    make(chan struct{}),
+		problems: problems{cfg: &cfg, byObject: map[model.Key]noted{}, byReason: map[string]int{}},
 	}
-	r.beginRangeEpochs() // an earlier agent may have died in the middle of a change
-	r.cfg.Facts.IsNode = cfg.Store.IsNode
-	r.cfg.Facts.Claims, r.cfg.Facts.Local, r.cfg.Facts.MayUncheck = cfg.Store, cfg.Store.Local, cfg.Store.MayUncheck
-	r.cfg.Facts.Node = cfg.Store.Self()
-	r.compiler = lb.NewCompiler(r.cfg.Facts)
+	r.adoption = adoption{frontendRows: r.frontendRows, log: cfg.Log, found: map[string]*service{}}
+	r.verifier = newVerifier(r.frontendRows, &r.objects, cfg.Log, r.ended)
+	r.stopWalk = r.verifier.stopWalk
+	r.stale = &staleness{frontendRows: r.frontendRows, objects: &r.objects, questions: make(chan question), ended: r.ended}
+	r.rangeEpochs.begin() // an earlier agent may have died in the middle of a change
 	// A slot that was never written is all zero, so service 0 must not exist.
 	if err := r.services.Reserve(0); err != nil {
 		return nil, fmt.Errorf("reserve service 0: %w", err)
 	}
-	if err := r.adopt(); err != nil {
+	if err := r.adoption.adopt(); err != nil {
 		return nil, err
 	}
 	r.publish()
@@ -178,7 +148,10 @@ func New(cfg Config) (*Reconciler, error) {
 
 // Run reconciles until the context ends.
 func (r *Reconciler) Run(ctx context.Context) error {
-	defer r.endChecks()
+	defer func() {
+		close(r.ended)
+		r.verifier.end()
+	}()
 	wait := time.NewTimer(ColdWait)
 	defer wait.Stop()
 	select {
@@ -205,16 +178,19 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			err = r.release(waited)
 		case <-retry.C:
 			r.retry()
-		case q := <-r.checks.waiting():
-			r.beginCheck(q)
-		case <-r.checks.timer.C:
-			r.checkTimer()
-		case rows := <-r.turns():
-			r.turn(rows)
-		case rows := <-r.rangeTurns():
-			r.rangeTurn(rows)
-		case q := <-r.questions:
-			q.answer <- r.stalePeers(q.peers)
+		case q := <-r.verifier.waiting():
+			r.sync()
+			r.verifier.begin(q)
+		case <-r.verifier.timer.C:
+			r.markIdle(time.Now())
+			r.sync()
+			r.verifier.onTimer()
+		case rows := <-r.verifier.turns():
+			r.verifier.turn(rows)
+		case rows := <-r.verifier.rangeTurns():
+			r.verifier.rangeTurn(rows)
+		case q := <-r.stale.questions:
+			q.answer <- r.stale.stalePeers(q.peers)
 		case a := <-r.arrivals:
 			r.awaited = append(r.awaited, a)
 		}
@@ -230,6 +206,13 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	}
 }
 
+// finishCheck ends the running check if nothing is left to do.
+func (r *Reconciler) finishCheck() {
+	if r.verifier.finish() {
+		r.show()
+	}
+}
+
 // Pass brings the maps up to date with the dirty keys, or as many as one pass may take. Keys that
 // fail are kept for the next retry and do not stop the others.
 func (r *Reconciler) Pass() error {
@@ -240,11 +223,11 @@ func (r *Reconciler) Pass() error {
 		r.stats.LastError = err.Error()
 		first = cmp.Or(first, err)
 	}
-	r.compiler.SetNode(r.cfg.Store.Self())
+	r.objects.compiler.SetNode(r.cfg.Store.Self())
 	r.sync()
 	r.applyDirty(start, fail)
 	if r.synced {
-		r.sweep()
+		r.adoption.sweep()
 	}
 	if err := r.writeRows(); err != nil {
 		fail(err)
@@ -255,7 +238,7 @@ func (r *Reconciler) Pass() error {
 	if err := r.teardown(); err != nil {
 		fail(err)
 	}
-	if err := r.endRangeEpochs(); err != nil {
+	if err := r.rangeEpochs.end(); err != nil {
 		fail(err)
 	}
 	r.startGrace()
@@ -307,55 +290,9 @@ func (r *Reconciler) sync() {
 
 // retry makes failed keys due again.
 func (r *Reconciler) retry() {
-	for key := range r.failed {
+	for key := range r.objects.failed {
 		r.cfg.Store.MarkDirty(key)
 	}
-}
-
-// maxProblems bounds how many problems one object can add to events and listings.
-const maxProblems = 32
-
-func bounded(list []model.Problem) []model.Problem {
-	if len(list) <= maxProblems {
-		return list
-	}
-	return append(list[:maxProblems], model.Problem{
-		Reason:  "MoreProblems",
-		Message: fmt.Sprintf("%d more: fix the listed ones to see the rest", len(list)-maxProblems),
-	})
-}
-
-func (r *Reconciler) setProblems(o *object, list []model.Problem) {
-	list = bounded(list)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	was := r.problems[o.key]
-	r.count(was.list, -1)
-	r.count(list, 1)
-	if len(list) == 0 {
-		delete(r.problems, o.key)
-		return
-	}
-	r.problems[o.key] = noted{o.uid, slices.Clone(list)}
-	if r.cfg.Report == nil {
-		return
-	}
-	for _, problem := range list {
-		if !slices.Contains(was.list, problem) {
-			r.cfg.Report(o.key, o.uid, problem)
-		}
-	}
-}
-
-// Problems returns the problems of each object that has any. It is safe for concurrent use.
-func (r *Reconciler) Problems() map[model.Key][]model.Problem {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	problems := make(map[model.Key][]model.Problem, len(r.problems))
-	for key, noted := range r.problems {
-		problems[key] = noted.list
-	}
-	return problems
 }
 
 // Stats returns the counters as of the last pass. It is safe for concurrent use.
@@ -371,10 +308,10 @@ func (r *Reconciler) publish() {
 	r.stats.Frontends = r.frontends.present - r.frontends.hosted
 	r.stats.Slots = int(r.extents.Used())
 	r.stats.Backends = int(r.backends.Used())
-	r.stats.Quotas = r.quotas.uses()
-	r.stats.Pending = len(r.backlog.late) + len(r.failed) + len(r.held) + len(r.frontends.touched) + len(r.frontends.unsure) + len(r.retired)
+	r.stats.Quotas = r.objects.quotas.uses()
+	r.stats.Pending = len(r.backlog.late) + len(r.objects.failed) + len(r.held) + len(r.frontends.touched) + len(r.frontends.unsure) + len(r.retired)
 	r.stats.Synced = r.synced
-	if len(r.failed) == 0 && len(r.frontends.touched) == 0 && !r.unguarded {
+	if len(r.objects.failed) == 0 && len(r.frontends.touched) == 0 && !r.rangeEpochs.begun {
 		r.stats.LastError = ""
 	}
 	r.show()
@@ -384,22 +321,5 @@ func (r *Reconciler) publish() {
 func (r *Reconciler) show() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.shown = r.stats
-}
-
-// grow makes room in the maps. Nobody may write them while they are copied; this goroutine is the
-// only writer.
-func (r *Reconciler) grow(sizes maps.Sizes) error {
-	r.stopWalk()
-	tables, err := r.cfg.Grow(r.tables.Sizes().AtLeast(sizes))
-	if err != nil {
-		return fmt.Errorf("grow the maps: %w", err)
-	}
-	r.tables = tables
-	r.services.Grow(uint32(len(tables.Services)))
-	r.byIndex = append(r.byIndex, make([]*service, len(tables.Services)-len(r.byIndex))...)
-	r.backends.Grow(uint32(len(tables.Backends)))
-	r.extents.Grow(uint32(len(tables.Slots)))
-	r.stats.Growths++
-	return nil
+	r.shown = *r.stats
 }

@@ -1,232 +1,211 @@
 package reconcile
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
-	"slices"
-	"time"
+	"sync/atomic"
 
+	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// grace tracks what must not be reused while a program may still read it: freed rows of services
-// and backends, and elements of the frontends' hash map, which the kernel recycles from a deleted
-// key to the next new one. All of it waits for one barrier in the background.
-type grace struct {
-	running bool
-	since   time.Time // start of the first barrier since the last successful one; zero if none is running
-	owed    graced    // what the running or the next barrier will release
-	// recycled says that rows were deleted or replaced since the running barrier began.
-	recycled bool
-	done     chan error
+// rows writes the rows of services, slots, backends and source ranges, and knows which are free.
+type rows struct {
+	cfg         *Config
+	tables      *Tables
+	services    *lb.Indexes
+	backends    *lb.Indexes
+	extents     *lb.Extents // of slots
+	byIndex     []*service  // every service that has a row, by its index
+	reserved    []*reserved
+	plan        plan
+	rangeEpochs rangeEpochs
+	stats       *Stats
+	synced      bool                    // the sources are complete: what nobody wants may be deleted
+	left        map[model.Protocol]bool // what left in this pass
+
+	stopWalk func() // ends a walk of the maps that are about to be replaced
 }
 
-type graced struct {
-	services, backends []uint32
-	rows               bool
+func newRows(cfg *Config) *rows {
+	return &rows{
+		cfg:         cfg,
+		tables:      cfg.Tables,
+		services:    lb.NewIndexes(uint32(len(cfg.Tables.Services))),
+		backends:    lb.NewIndexes(uint32(len(cfg.Tables.Backends))),
+		extents:     lb.NewExtents(uint32(len(cfg.Tables.Slots))),
+		byIndex:     make([]*service, len(cfg.Tables.Services)),
+		reserved:    newReserved(cfg),
+		plan:        plan{known: map[maps.Backend]uint32{}},
+		rangeEpochs: rangeEpochs{told: cfg.RangeEpochs},
+		stats:       &Stats{},
+		left:        map[model.Protocol]bool{},
+	}
 }
 
-// startGrace starts a barrier if something waits for one and none is running.
-func (r *Reconciler) startGrace() {
-	g := &r.grace
-	if g.running {
-		return
-	}
-	g.owed.services = append(g.owed.services, r.services.TakeLimbo()...)
-	g.owed.backends = append(g.owed.backends, r.backends.TakeLimbo()...)
-	g.owed.rows = g.owed.rows || g.recycled
-	if !g.owed.rows && len(g.owed.services) == 0 && len(g.owed.backends) == 0 {
-		return
-	}
-	g.running, g.recycled = true, false
-	if g.since.IsZero() {
-		g.since = time.Now()
-	}
-	r.stats.Barriers++
-	go func() { g.done <- r.cfg.Barrier() }()
-}
-
-// release frees what the barrier protected. If the barrier failed, everything waits for the next
-// one.
-func (r *Reconciler) release(err error) error {
-	g := &r.grace
-	g.running = false
+// grow makes room in the maps. Nobody may write them while they are copied; this goroutine is the
+// only writer.
+func (r *rows) grow(sizes maps.Sizes) error {
+	r.stopWalk()
+	tables, err := r.cfg.Grow(r.tables.Sizes().AtLeast(sizes))
 	if err != nil {
-		return fmt.Errorf("wait for readers: %w", err)
+		return fmt.Errorf("grow the maps: %w", err)
 	}
-	r.services.Release(g.owed.services)
-	r.backends.Release(g.owed.backends)
-	g.owed, g.since = graced{}, time.Time{}
+	r.tables = tables
+	r.services.Grow(uint32(len(tables.Services)))
+	r.byIndex = append(r.byIndex, make([]*service, len(tables.Services)-len(r.byIndex))...)
+	r.backends.Grow(uint32(len(tables.Backends)))
+	r.extents.Grow(uint32(len(tables.Slots)))
+	r.stats.Growths++
 	return nil
-}
-
-// mayRecycle reports whether the kernel may hand out freed elements of the hash map again.
-func (g *grace) mayRecycle() bool { return !g.recycled && !g.owed.rows }
-
-// writeRows makes the frontends' hash map match the claims: new rows are inserted, rows that
-// changed hands are updated, and rows that nobody owns are deleted. A write that would recycle an
-// element some reader may hold is put off, its key left touched, until a barrier has passed.
-func (r *Reconciler) writeRows() error {
-	f := &r.frontends
-	if len(f.touched) == 0 && len(f.unsure) == 0 {
-		return nil
-	}
-	if err := r.reread(); err != nil {
-		return err
-	}
-	f.crowded = f.crowded || len(f.touched) > maxTouched
-	defer f.trim()
-	var gone, fresh, changed []maps.SvcKey
-	for key := range f.touched {
-		state := f.keys[key]
-		_, want := state.wanted()
-		switch {
-		case state.inMaps():
-			delete(f.touched, key)
-		// Once its pod is gone, a host port can belong to no object that has yet to be delivered.
-		case !want && (r.synced || state.row.Kind == maps.HostPort):
-			gone = append(gone, key)
-		case want && state.present:
-			changed = append(changed, key)
-		case want:
-			fresh = append(fresh, key)
-		}
-	}
-	if err := r.insertRows(fresh); err != nil {
-		return err
-	}
-	for _, key := range changed {
-		if !r.grace.mayRecycle() {
-			break
-		}
-		state := f.keys[key]
-		row, _ := state.wanted()
-		if err := r.prepare([]maps.SvcKey{key}, []maps.Svc{row}); err != nil {
-			return err
-		}
-		r.beginRangeEpochsOf(state.row, row)
-		if err := r.tables.Frontends.Update(key, row); err != nil {
-			f.unsure = append(f.unsure, key)
-			return fmt.Errorf("update frontend %v: %w", maps.AddrPort(key), err)
-		}
-		r.grace.recycled = true
-		r.stats.Writes++
-		r.left[model.Protocol(key.Proto)] = true
-		r.stored(key, row, true)
-	}
-	if len(gone) == 0 {
-		return nil
-	}
-	for _, key := range gone {
-		r.beginRangeEpochsOf(r.frontends.keys[key].row)
-	}
-	if err := r.tables.Frontends.Delete(gone); err != nil {
-		f.unsure = append(f.unsure, gone...)
-		r.grace.recycled = true
-		return fmt.Errorf("delete %d frontends: %w", len(gone), err)
-	}
-	r.grace.recycled = true
-	r.stats.Writes += uint64(len(gone))
-	for _, key := range gone {
-		r.left[model.Protocol(key.Proto)] = true
-		r.stored(key, maps.Svc{}, false)
-	}
-	return nil
-}
-
-func (r *Reconciler) insertRows(keys []maps.SvcKey) error {
-	if len(keys) == 0 || !r.grace.mayRecycle() {
-		return nil
-	}
-	if need := uint32(r.frontends.present + len(keys)); need > r.tables.Frontends.Capacity() {
-		if err := r.grow(maps.Sizes{Svcs: max(need, 2*r.tables.Frontends.Capacity())}); err != nil {
-			return err
-		}
-	}
-	rows := make([]maps.Svc, len(keys))
-	for i, key := range keys {
-		state := r.frontends.keys[key]
-		rows[i], _ = state.wanted()
-	}
-	if err := r.prepare(keys, rows); err != nil {
-		return err
-	}
-	r.beginRangeEpochsOf(rows...)
-	if err := r.tables.Frontends.Insert(keys, rows); err != nil {
-		r.frontends.unsure = append(r.frontends.unsure, keys...)
-		return fmt.Errorf("insert %d frontends: %w", len(keys), err)
-	}
-	r.stats.Writes += uint64(len(keys))
-	for i, key := range keys {
-		r.stored(key, rows[i], true)
-	}
-	return nil
-}
-
-func (r *Reconciler) prepare(keys []maps.SvcKey, rows []maps.Svc) error {
-	if r.cfg.Prepare == nil {
-		return nil
-	}
-	return r.cfg.Prepare(keys, rows)
-}
-
-// reread reads back the rows of failed operations: a batch may have stopped half way.
-func (r *Reconciler) reread() error {
-	f := &r.frontends
-	for len(f.unsure) > 0 {
-		key := f.unsure[len(f.unsure)-1]
-		row, present, err := r.tables.Frontends.Lookup(key)
-		if err != nil {
-			return fmt.Errorf("look up frontend %v: %w", maps.AddrPort(key), err)
-		}
-		r.stored(key, row, present)
-		f.unsure = f.unsure[:len(f.unsure)-1]
-	}
-	return nil
-}
-
-// stored records what the map now contains for a key.
-func (r *Reconciler) stored(key maps.SvcKey, row maps.Svc, present bool) {
-	f := &r.frontends
-	state := f.keys[key]
-	if state.present {
-		f.count(key, -1)
-		if s := r.byService(state.row.Service); s != nil {
-			s.rows--
-		}
-	}
-	if present {
-		f.count(key, 1)
-		if s := r.byService(row.Service); s != nil {
-			s.rows++
-		}
-	}
-	state.row, state.present = row, present
-	f.set(key, state, state.owner)
 }
 
 // byService returns the service that a row leads to, or nil for a damaged row found in the map.
-func (r *Reconciler) byService(index uint32) *service {
+func (r *rows) byService(index uint32) *service {
 	if int(index) >= len(r.byIndex) {
 		return nil
 	}
 	return r.byIndex[index]
 }
 
-// sweep retires adopted services that belong to no object, and touches adopted rows that nobody
-// claims.
-func (r *Reconciler) sweep() {
-	if len(r.adopted) == 0 && len(r.orphans) == 0 {
-		return
+// setTables brings a service's backends, slots and settings up to date. New rows are written before
+// anything leads to them, and storing the word switches to them. Everything that can fail happens
+// before the first write.
+func (r *rows) setTables(s *service, w *lb.Service) error {
+	if err := r.planBackends(s, w); err != nil {
+		return err
 	}
-	for _, s := range r.adopted {
-		r.retired = append(r.retired, s)
-	}
-	clear(r.adopted)
-	for _, key := range r.orphans {
-		if state, ok := r.frontends.keys[key]; ok && !state.inMaps() {
-			r.frontends.touched[key] = struct{}{}
+	var words [maps.Scopes]maps.Word
+	for scope, table := range w.Tables {
+		var err error
+		if words[scope], err = r.planScope(s, scope, table); err != nil {
+			r.dropWords(s, words[:scope])
+			r.dropPlan()
+			return err
 		}
 	}
-	r.orphans = slices.Delete(r.orphans, 0, len(r.orphans))
+	r.writeBackends(s, w)
+	for scope, table := range w.Tables {
+		r.setScope(s, scope, words[scope], table)
+	}
+	r.unmarkBackends(s)
+	row := &r.tables.Services[s.index]
+	if (row.Flags^w.Flags)&maps.SourceRanges != 0 {
+		r.rangeEpochs.begin()
+	}
+	// Who switches affinity off wants its clients spread anew, also when it is on again.
+	if row.AffinitySeconds != 0 && w.AffinitySeconds == 0 {
+		row.AffinityEpoch++
+	}
+	if row.Algorithm != uint8(w.Algorithm) || row.Flags != w.Flags || row.AffinitySeconds != w.AffinitySeconds {
+		row.Algorithm, row.Flags, row.AffinitySeconds = uint8(w.Algorithm), w.Flags, w.AffinitySeconds
+		r.stats.Writes++
+	}
+	if s.allowedSum != w.AllowedSum && s.allowedSum != 0 {
+		r.left[s.protocol] = true
+	}
+	s.allowedSum = w.AllowedSum
+	return nil
+}
+
+// planScope returns the new word of a scope: the current one if the table is unchanged, or one with
+// newly allocated slots.
+func (r *rows) planScope(s *service, scope int, table []uint32) (maps.Word, error) {
+	was := s.words[scope]
+	if r.sameTable(s.index, was, table) {
+		return was, nil
+	}
+	var off uint32
+	if len(table) > 0 {
+		var ok bool
+		if off, ok = r.extents.Alloc(uint32(len(table))); !ok {
+			need := r.extents.Need(uint32(len(table)))
+			if err := r.grow(maps.Sizes{Slots: max(need, 2*uint32(len(r.tables.Slots)))}); err != nil {
+				return 0, err
+			}
+			if off, ok = r.extents.Alloc(uint32(len(table))); !ok {
+				return 0, fmt.Errorf("%d slots do not fit into the map of %d slots", len(table), len(r.tables.Slots))
+			}
+		}
+	}
+	tag := max(s.words[maps.ScopeAll].Tag(), s.words[maps.ScopeLocal].Tag()) + 1 + uint16(scope)
+	if tag <= uint16(scope) { // wrapped: the tags of the two scopes must still differ
+		tag = 1 + uint16(scope)
+	}
+	return maps.MakeWord(off, len(table), tag), nil
+}
+
+// dropWords frees the slots of planned words that will not be used.
+func (r *rows) dropWords(s *service, words []maps.Word) {
+	for scope, word := range words {
+		if word != s.words[scope] && word.Len() > 0 {
+			r.extents.Free(word.Off(), uint32(word.Len()))
+		}
+	}
+}
+
+// setScope switches one scope of a service to its planned table.
+func (r *rows) setScope(s *service, scope int, word maps.Word, table []uint32) {
+	was := s.words[scope]
+	stored := &r.tables.Services[s.index].Words[scope]
+	if word == was {
+		if atomic.LoadUint64(stored) != uint64(was) { // the row was damaged
+			atomic.StoreUint64(stored, uint64(was))
+			r.stats.Writes++
+		}
+		return
+	}
+	slots := r.tables.Slots[word.Off() : int(word.Off())+len(table)]
+	for i, position := range table {
+		atomic.StoreUint64(&slots[i].Value, maps.MakeSlot(r.plan.rows[position], s.index, word.Tag()).Value)
+	}
+	atomic.StoreUint64(stored, uint64(word))
+	s.words[scope] = word
+	r.stats.Writes += uint64(len(table)) + 1
+	if was.Len() > 0 {
+		r.extents.Free(was.Off(), uint32(was.Len()))
+	}
+}
+
+// sameTable reports whether the slots of a word are exactly those that table would get.
+func (r *rows) sameTable(index uint32, word maps.Word, table []uint32) bool {
+	if word.Len() != len(table) {
+		return false
+	}
+	slots := r.tables.Slots[word.Off():]
+	for i, position := range table {
+		if slots[i] != maps.MakeSlot(r.plan.rows[position], index, word.Tag()) {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *rows) setName(index uint32, text string) {
+	var name maps.NameText
+	copyText(&name, text)
+	if r.tables.Names[index] != name {
+		r.tables.Names[index] = name
+		r.stats.Writes++
+	}
+}
+
+// nameText returns the name of a service as stored in the maps. A name that is too long is cut and
+// ends in a digest of the whole.
+func nameText(id lb.ID) string {
+	text := id.String()
+	const room = len(maps.NameText{}.Text) - 1
+	if len(text) <= room {
+		return text
+	}
+	sum := sha256.Sum256([]byte(text))
+	return fmt.Sprintf("%s~%s", text[:room-17], hex.EncodeToString(sum[:8]))
+}
+
+func copyText(name *maps.NameText, text string) {
+	for i := range len(text) {
+		name.Text[i] = int8(text[i])
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
@@ -23,6 +22,14 @@ type question struct {
 	answer chan []bool // buffered, so that answering never blocks
 }
 
+// staleness answers questions between passes.
+type staleness struct {
+	*frontendRows
+	objects   *objects
+	questions chan question
+	ended     <-chan struct{} // closed when Run has ended
+}
+
 // Stale reports for each peer whether its backend is gone for good according to the latest objects.
 // A peer is stale if the dialed frontend still exists and the backend may not even keep existing
 // connections, or, for UDP, if the dialed frontend is gone. If the Service of a stream is gone,
@@ -32,6 +39,10 @@ type question struct {
 // Nothing is stale before the sources are complete. Stale is safe for concurrent use; it waits for
 // its turn in Run. The error is the context's, or says that Run has ended.
 func (r *Reconciler) Stale(ctx context.Context, peers []maps.Peer) ([]bool, error) {
+	return r.stale.ask(ctx, peers)
+}
+
+func (r *staleness) ask(ctx context.Context, peers []maps.Peer) ([]bool, error) {
 	var stale []bool
 	for len(peers) > 0 {
 		part := peers[:min(len(peers), maxPeers)]
@@ -39,7 +50,7 @@ func (r *Reconciler) Stale(ctx context.Context, peers []maps.Peer) ([]bool, erro
 		select {
 		case r.questions <- q:
 			stale = append(stale, <-q.answer...)
-		case <-r.checks.ended:
+		case <-r.ended:
 			return nil, errStaleEnded
 		case <-ctx.Done():
 			return nil, fmt.Errorf("judge peers: %w", context.Cause(ctx))
@@ -49,7 +60,7 @@ func (r *Reconciler) Stale(ctx context.Context, peers []maps.Peer) ([]bool, erro
 	return stale, nil
 }
 
-func (r *Reconciler) stalePeers(peers []maps.Peer) []bool {
+func (r *staleness) stalePeers(peers []maps.Peer) []bool {
 	stale := make([]bool, len(peers))
 	if !r.synced {
 		return stale
@@ -60,14 +71,14 @@ func (r *Reconciler) stalePeers(peers []maps.Peer) []bool {
 		if s := r.serviceOf(peer.Dialled); s != nil {
 			var ok bool
 			if kept, ok = known[s]; !ok {
-				kept = r.allowedBy(s)
+				kept = r.objects.allowedBy(s)
 				known[s] = kept
 			}
 		}
 		switch {
 		case kept != nil:
 			stale[i] = !kept.Has(peer.Backend)
-		case len(r.failed) == 0: // a failed object may be about to get the dialed frontend
+		case len(r.objects.failed) == 0: // a failed object may be about to get the dialed frontend
 			stale[i] = model.Protocol(peer.Dialled.Proto) == model.UDP
 		}
 	}
@@ -76,41 +87,12 @@ func (r *Reconciler) stalePeers(peers []maps.Peer) []bool {
 
 // serviceOf returns the service that owns a frontend, looked up as the programs do: by address,
 // then by node port.
-func (r *Reconciler) serviceOf(key maps.SvcKey) *service {
+func (r *staleness) serviceOf(key maps.SvcKey) *service {
 	if owner := r.frontends.keys[key].owner; owner.service != nil {
 		return owner.service
 	}
 	key.Addr = maps.AddrOf(model.FamilyOf(maps.NetipOf(key.Addr)).Unspecified())
 	return r.frontends.keys[key].owner.service
-}
-
-// allowedBy returns the backends of a service that may keep their connections, or nil if its object is
-// gone.
-func (r *Reconciler) allowedBy(s *service) *lb.Allowed {
-	id := lb.ID{Key: s.object.key, Port: s.port, Protocol: s.protocol, Family: s.family}
-	if id.Kind == model.KindPod {
-		return r.allowedByPod(id.Name)
-	}
-	svc, endpoints := r.cfg.Store.Service(id.Name)
-	if svc == nil {
-		return nil
-	}
-	return r.compiler.Allowed(id, endpoints)
-}
-
-func (r *Reconciler) allowedByPod(name model.Name) *lb.Allowed {
-	pod, attached := r.cfg.Store.Pod(name), r.cfg.Store.Attached(name)
-	if pod == nil && len(attached) == 0 {
-		return nil
-	}
-	var addrs []netip.Addr
-	if pod != nil && len(attached) == 0 {
-		addrs = pod.Addrs
-	}
-	for _, a := range attached {
-		addrs = append(addrs, a.Addrs...)
-	}
-	return lb.AllowedByPod(addrs)
 }
 
 // reportLeft reports the protocols of which something left in this pass.

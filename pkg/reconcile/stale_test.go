@@ -63,7 +63,7 @@ func TestStale(t *testing.T) {
 	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
-	if stale := r.stalePeers(peers); slices.Contains(stale, true) {
+	if stale := r.stale.stalePeers(peers); slices.Contains(stale, true) {
 		t.Errorf("before the sources are complete: %v", stale)
 	}
 	store.ReplacePods([]*model.Pod{pod})
@@ -72,14 +72,14 @@ func TestStale(t *testing.T) {
 	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
-	for i, stale := range r.stalePeers(peers) {
+	for i, stale := range r.stale.stalePeers(peers) {
 		if stale != cases[i].want {
 			t.Errorf("%s: stale is %v", cases[i].name, stale)
 		}
 	}
 	// The object that could not be applied may be the one with the frontend.
-	r.failed[model.Key{}] = struct{}{}
-	if stale := r.stalePeers([]maps.Peer{peer(model.UDP, "10.96.0.9:80", "10.1.0.1:8080")}); stale[0] {
+	r.objects.failed[model.Key{}] = struct{}{}
+	if stale := r.stale.stalePeers([]maps.Peer{peer(model.UDP, "10.96.0.9:80", "10.1.0.1:8080")}); stale[0] {
 		t.Error("stale although an object waits for a retry")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"fairlead.io/fairlead/pkg/maps"
@@ -87,11 +88,15 @@ type check struct {
 	err     error
 }
 
-// checks runs one check at a time between passes, a bounded part of it each turn, so that a change
+// verifier runs one check at a time between passes, a bounded part of it each turn, so that a change
 // of endpoints never waits for a whole check.
-type checks struct {
+type verifier struct {
+	*frontendRows
+	objects *objects
+	log     *slog.Logger
+
 	requests chan *request
-	ended    chan struct{}
+	ended    <-chan struct{} // closed when Run has ended
 	always   chan []foundRow // closed, so always ready
 	timer    *time.Timer     // the next periodic check, or the end of the wait for mending
 	current  *check
@@ -99,11 +104,12 @@ type checks struct {
 	compare  compareBuffers
 }
 
-func newChecks() checks {
+func newVerifier(rows *frontendRows, objects *objects, log *slog.Logger, ended <-chan struct{}) *verifier {
 	always := make(chan []foundRow)
 	close(always)
-	return checks{
-		requests: make(chan *request), ended: make(chan struct{}), always: always, timer: time.NewTimer(CheckEvery),
+	return &verifier{
+		frontendRows: rows, objects: objects, log: log,
+		requests: make(chan *request), ended: ended, always: always, timer: time.NewTimer(CheckEvery),
 	}
 }
 
@@ -113,8 +119,8 @@ func newChecks() checks {
 func (r *Reconciler) Verify(ctx context.Context, repair bool) (Report, error) {
 	q := &request{repair, make(chan answer, 1)}
 	select {
-	case r.checks.requests <- q:
-	case <-r.checks.ended:
+	case r.verifier.requests <- q:
+	case <-r.verifier.ended:
 		return Report{}, ErrEnded
 	case <-ctx.Done():
 		return Report{}, fmt.Errorf("verify the maps: %w", context.Cause(ctx))
@@ -128,106 +134,104 @@ func (r *Reconciler) Verify(ctx context.Context, repair bool) (Report, error) {
 }
 
 // waiting returns the channel of the next request. It is nil while a check is running.
-func (c *checks) waiting() <-chan *request {
-	if c.current != nil {
+func (v *verifier) waiting() <-chan *request {
+	if v.current != nil {
 		return nil
 	}
-	return c.requests
+	return v.requests
 }
 
 // turns returns a channel that is ready when the running check has something to do. It delivers the
 // rows to look at.
-func (r *Reconciler) turns() <-chan []foundRow {
-	c := r.checks.current
+func (v *verifier) turns() <-chan []foundRow {
+	c := v.current
 	switch {
 	case c == nil || c.phase == phaseMending || c.phase == phaseRanges:
 		return nil
 	case c.phase == phaseRows:
 		if c.walk == nil {
-			c.walk = startWalk(r.tables.eachRow)
+			c.walk = startWalk(v.tables.eachRow)
 		}
 		return c.walk.rows
 	}
-	return r.checks.always
+	return v.always
 }
 
 // rangeTurns is like turns for the ranges.
-func (r *Reconciler) rangeTurns() <-chan []maps.Range {
-	c := r.checks.current
+func (v *verifier) rangeTurns() <-chan []maps.Range {
+	c := v.current
 	if c == nil || c.phase != phaseRanges {
 		return nil
 	}
 	if c.ranges == nil {
-		c.ranges = startWalk(r.tables.Ranges.Each)
+		c.ranges = startWalk(v.tables.Ranges.Each)
 	}
 	return c.ranges.rows
 }
 
 // rangeTurn checks listed ranges; no rows mean the end of the list.
-func (r *Reconciler) rangeTurn(rows []maps.Range) {
-	c := r.checks.current
+func (v *verifier) rangeTurn(rows []maps.Range) {
+	c := v.current
 	if rows == nil {
 		c.err = errors.Join(c.err, c.ranges.err)
 		c.ranges = nil
 		c.phase++
-		r.checks.timer.Reset(mendWait)
+		v.timer.Reset(mendWait)
 	}
 	for _, row := range rows {
-		r.compareStray(c, row)
+		v.compareStray(c, row)
 	}
-	r.collect(c)
+	v.collect(c)
 }
 
-// beginCheck starts a check. A periodic one has no request.
-func (r *Reconciler) beginCheck(q *request) {
-	r.sync()
-	if !r.synced {
+// begin starts a check. A periodic one has no request.
+func (v *verifier) begin(q *request) {
+	if !v.synced {
 		if q != nil {
 			q.answer <- answer{err: ErrUnsynced}
 		}
-		r.checks.timer.Reset(CheckEvery)
+		v.timer.Reset(CheckEvery)
 		return
 	}
-	r.checks.current = &check{
-		request: q, repair: q == nil || q.repair, started: time.Now(), used: make([]uint64, (len(r.tables.Backends)+63)/64),
+	v.current = &check{
+		request: q, repair: q == nil || q.repair, started: time.Now(), used: make([]uint64, (len(v.tables.Backends)+63)/64),
 	}
 }
 
-// checkTimer handles the expiry of the timer.
-func (r *Reconciler) checkTimer() {
-	r.markIdle(time.Now())
-	switch c := r.checks.current; {
+// onTimer handles the expiry of the timer.
+func (v *verifier) onTimer() {
+	switch c := v.current; {
 	case c == nil:
-		r.beginCheck(nil)
+		v.begin(nil)
 	case c.phase == phaseMending:
 		c.late = true
 	}
 }
 
 // turn does a bounded part of the running check. A pass has to follow, which does the mending.
-func (r *Reconciler) turn(rows []foundRow) {
-	c := r.checks.current
+func (v *verifier) turn(rows []foundRow) {
+	c := v.current
 	switch c.phase {
 	case phaseServices:
-		for work := 0; work < turnWork && c.next < len(r.byIndex); c.next++ {
-			work += 1 + r.checkService(c, uint32(c.next))
+		for work := 0; work < turnWork && c.next < len(v.byIndex); c.next++ {
+			work += 1 + v.checkService(c, uint32(c.next))
 		}
-		c.advance(len(r.byIndex))
+		c.advance(len(v.byIndex))
 	case phaseBackends:
-		for work := 0; work < 32*turnWork && c.next < len(r.tables.Backends); c.next++ {
+		for work := 0; work < 32*turnWork && c.next < len(v.tables.Backends); c.next++ {
 			work++
-			r.checkBackend(c, uint32(c.next))
+			v.checkBackend(c, uint32(c.next))
 		}
-		c.advance(len(r.tables.Backends))
+		c.advance(len(v.tables.Backends))
 	case phaseRows:
 		if rows == nil { // that was the last
 			c.err = errors.Join(c.err, c.walk.err)
 			c.walk = nil
 			c.phase++
 		}
-		r.checkRows(c, rows)
+		v.checkRows(c, rows)
 	}
-	r.collect(c)
+	v.collect(c)
 }
 
 // advance moves on to the next phase at the end of this one.
@@ -244,13 +248,13 @@ func (c *check) differ(u unit, kind, where, want, have string) {
 // collect takes over the differences that a turn found. An object that changed since it was applied
 // differs for that reason and is not judged: the source marked it dirty before the change became
 // visible, so it is among the dirty keys now.
-func (r *Reconciler) collect(c *check) {
+func (v *verifier) collect(c *check) {
 	if len(c.turn) == 0 {
 		return
 	}
 	changed := map[model.Key]struct{}{}
-	dirty := r.cfg.Store.TakeDirty()
-	r.cfg.Store.MarkDirty(dirty...)
+	dirty := v.objects.store.TakeDirty()
+	v.objects.store.MarkDirty(dirty...)
 	for _, key := range dirty {
 		changed[key] = struct{}{}
 	}
@@ -264,54 +268,56 @@ func (r *Reconciler) collect(c *check) {
 			c.report.Differences = append(c.report.Differences, d)
 		}
 		if c.repair && (i == 0 || d.unit != mended) {
-			r.mend(d.unit)
+			v.mend(d.unit)
 			mended = d.unit
 		}
 	}
 	c.turn = c.turn[:0]
 }
 
-// finishCheck ends the running check if nothing is left to do. It is called after each pass.
-func (r *Reconciler) finishCheck() {
-	c := r.checks.current
+// finish ends the running check if nothing is left to do, and reports whether it did. It is called
+// after each pass.
+func (v *verifier) finish() bool {
+	c := v.current
 	if c == nil || c.phase != phaseMending {
-		return
+		return false
 	}
 	if c.repair && !c.late && c.err == nil {
 		for i := range c.report.Differences {
-			if r.waits(c.report.Differences[i].unit) {
-				return
+			if v.waits(c.report.Differences[i].unit) {
+				return false
 			}
 		}
 	}
 	if c.repair {
-		r.compareRepaired(c)
+		v.compareRepaired(c)
 	}
-	c.report.Pending = len(r.failed) + len(r.frontends.touched) + len(r.frontends.unsure)
+	c.report.Pending = len(v.objects.failed) + len(v.frontends.touched) + len(v.frontends.unsure)
 	c.report.Took = time.Since(c.started)
 	if c.repair {
-		r.account(&c.report)
+		v.account(&c.report)
 	}
 	if c.request != nil {
 		c.request.answer <- answer{c.report, c.err}
 	} else if c.err != nil {
-		r.cfg.Log.Error("verify: cannot read the maps", "error", c.err)
+		v.log.Error("verify: cannot read the maps", "error", c.err)
 	}
-	r.checks.current = nil
-	r.checks.timer.Reset(CheckEvery)
+	v.current = nil
+	v.timer.Reset(CheckEvery)
+	return true
 }
 
 // compareRepaired compares the differing units again and records which of them are mended.
-func (r *Reconciler) compareRepaired(c *check) {
+func (v *verifier) compareRepaired(c *check) {
 	still := map[string]struct{}{}
 	looked := map[unit]struct{}{}
 	for _, d := range c.report.Differences {
-		if r.waits(d.unit) {
+		if v.waits(d.unit) {
 			still[d.Kind+d.Where] = struct{}{}
 		}
 		if _, ok := looked[d.unit]; !ok {
 			looked[d.unit] = struct{}{}
-			r.compareUnit(c, d.unit)
+			v.compareUnit(c, d.unit)
 		}
 	}
 	for _, d := range c.turn {
@@ -330,7 +336,7 @@ func (r *Reconciler) compareRepaired(c *check) {
 }
 
 // account counts and logs the result of a repairing check. A difference that persists counts once.
-func (r *Reconciler) account(report *Report) {
+func (v *verifier) account(report *Report) {
 	known := map[string]struct{}{}
 	found, mended, logged := report.Found, report.Mended, 0
 	for _, d := range report.Differences {
@@ -338,37 +344,35 @@ func (r *Reconciler) account(report *Report) {
 		if !d.Mended {
 			known[id] = struct{}{}
 		}
-		if _, ok := r.checks.known[id]; ok {
+		if _, ok := v.known[id]; ok {
 			found--
 			continue
 		}
 		if logged++; logged <= maxLogged {
-			r.cfg.Log.Warn("verify: found a damaged row in the maps", "kind", d.Kind, "where", d.Where, "want", d.Want, "have", d.Have,
+			v.log.Warn("verify: found a damaged row in the maps", "kind", d.Kind, "where", d.Where, "want", d.Want, "have", d.Have,
 				"mended", d.Mended)
 		}
 	}
 	if found > maxLogged {
-		r.cfg.Log.Warn("verify: found more damaged rows than are logged", "found", found, "mended", mended)
+		v.log.Warn("verify: found more damaged rows than are logged", "found", found, "mended", mended)
 	}
-	r.checks.known = known
-	r.stats.Checks++
-	r.stats.Damage += uint64(max(found, 0))
-	r.stats.Repaired += uint64(mended)
-	r.stats.LastCheck, r.stats.LastCheckDuration = time.Now(), report.Took
-	r.show()
+	v.known = known
+	v.stats.Checks++
+	v.stats.Damage += uint64(max(found, 0))
+	v.stats.Repaired += uint64(mended)
+	v.stats.LastCheck, v.stats.LastCheckDuration = time.Now(), report.Took
 }
 
-// endChecks releases everybody who waits for a check.
-func (r *Reconciler) endChecks() {
-	close(r.checks.ended)
-	r.checks.timer.Stop()
-	c := r.checks.current
+// end releases everybody who waits for a check.
+func (v *verifier) end() {
+	v.timer.Stop()
+	c := v.current
 	if c == nil {
 		return
 	}
-	r.stopWalk()
+	v.stopWalk()
 	if c.request != nil {
 		c.request.answer <- answer{err: ErrEnded}
 	}
-	r.checks.current = nil
+	v.current = nil
 }

@@ -45,16 +45,16 @@ func BenchmarkCheck(b *testing.B) {
 	defer runtime.UnlockOSThread()
 	var turns []time.Duration
 	for b.Loop() {
-		r.beginCheck(nil)
-		for r.checks.current != nil {
+		r.verifier.begin(nil)
+		for r.verifier.current != nil {
 			var start time.Duration
 			select {
-			case rows := <-r.turns():
+			case rows := <-r.verifier.turns():
 				start = threadTime(b)
-				r.turn(rows)
-			case rows := <-r.rangeTurns():
+				r.verifier.turn(rows)
+			case rows := <-r.verifier.rangeTurns():
 				start = threadTime(b)
-				r.rangeTurn(rows)
+				r.verifier.rangeTurn(rows)
 			}
 			turns = append(turns, threadTime(b)-start)
 			if err := r.Pass(); err != nil {

@@ -21,17 +21,17 @@ import (
 func verify(t *testing.T, r *Reconciler, repair bool, between func()) Report {
 	t.Helper()
 	q := &request{repair, make(chan answer, 1)}
-	r.beginCheck(q)
-	for r.checks.current != nil {
+	r.verifier.begin(q)
+	for r.verifier.current != nil {
 		select {
-		case rows := <-r.turns():
-			r.turn(rows)
-		case rows := <-r.rangeTurns():
-			r.rangeTurn(rows)
+		case rows := <-r.verifier.turns():
+			r.verifier.turn(rows)
+		case rows := <-r.verifier.rangeTurns():
+			r.verifier.rangeTurn(rows)
 		case waited := <-r.grace.done:
 			_ = r.release(waited)
-		case <-r.checks.timer.C:
-			r.checkTimer()
+		case <-r.verifier.timer.C:
+			r.verifier.onTimer()
 		}
 		if between != nil {
 			between()
@@ -192,11 +192,11 @@ func TestChangesDuringATurn(t *testing.T) {
 	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
-	r.beginCheck(&request{true, make(chan answer, 1)})
+	r.verifier.begin(&request{true, make(chan answer, 1)})
 	store.SetSlice(webSlice("10.1.0.2"))
-	r.turn(<-r.turns())
-	if found := r.checks.current.report.Found; found != 0 {
-		t.Errorf("%d differences: %+v", found, r.checks.current.report.Differences)
+	r.verifier.turn(<-r.verifier.turns())
+	if found := r.verifier.current.report.Found; found != 0 {
+		t.Errorf("%d differences: %+v", found, r.verifier.current.report.Differences)
 	}
 	if keys := store.TakeDirty(); len(keys) != 1 {
 		t.Errorf("the change was lost: dirty are %v", keys)
@@ -283,11 +283,11 @@ func TestWhatCannotBeMendedCountsOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	report := verify(t, r, true, func() {
-		if c := r.checks.current; c.phase == phaseMending {
+		if c := r.verifier.current; c.phase == phaseMending {
 			c.late = true
 		}
-		if r.checks.current.phase == phaseRows && r.checks.current.walk == nil {
-			r.checks.timer.Reset(0)
+		if r.verifier.current.phase == phaseRows && r.verifier.current.walk == nil {
+			r.verifier.timer.Reset(0)
 		}
 	})
 	if report.Found != 1 || report.Mended != 0 || report.Pending == 0 {
@@ -333,7 +333,7 @@ func TestVerifyAsksRun(t *testing.T) {
 func TestVerifyBeforeTheSync(t *testing.T) {
 	r := start(t, model.NewStore("node0"), NewMemory(small), nil)
 	q := &request{false, make(chan answer, 1)}
-	r.beginCheck(q)
+	r.verifier.begin(q)
 	if a := <-q.answer; !errors.Is(a.err, ErrUnsynced) {
 		t.Errorf("%+v", a)
 	}
@@ -359,13 +359,13 @@ func TestVerifyReportsReadingErrors(t *testing.T) {
 	}
 	failing = "lookup"
 	q := &request{true, make(chan answer, 1)}
-	r.beginCheck(q)
-	for r.checks.current != nil {
+	r.verifier.begin(q)
+	for r.verifier.current != nil {
 		select {
-		case rows := <-r.turns():
-			r.turn(rows)
-		case rows := <-r.rangeTurns():
-			r.rangeTurn(rows)
+		case rows := <-r.verifier.turns():
+			r.verifier.turn(rows)
+		case rows := <-r.verifier.rangeTurns():
+			r.verifier.rangeTurn(rows)
 		}
 		_ = r.Pass()
 		r.finishCheck()

@@ -77,8 +77,8 @@ func (w *walk[T]) stop() {
 }
 
 // stopWalk ends a running walk whose map is about to be replaced. The check starts another.
-func (r *Reconciler) stopWalk() {
-	if c := r.checks.current; c != nil {
+func (v *verifier) stopWalk() {
+	if c := v.current; c != nil {
 		c.walk.stop()
 		c.ranges.stop()
 		c.walk, c.ranges = nil, nil

@@ -50,7 +50,7 @@ func TestGrowthEndsAWalk(t *testing.T) {
 	}
 	handed := 0
 	report := verify(t, r, false, func() {
-		if r.checks.current.phase != phaseRows {
+		if r.verifier.current.phase != phaseRows {
 			return
 		}
 		if handed++; handed == 2 {
