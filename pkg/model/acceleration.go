@@ -31,60 +31,67 @@ func (a *Acceleration) CompareAge(b *Acceleration) int {
 	return cmp.Or(cmp.Compare(a.Created, b.Created), strings.Compare(a.UID, b.UID), a.Name.Compare(b.Name))
 }
 
+// policies are the acceleration policies.
+type policies struct {
+	queue  *queue
+	byName map[Name]*Acceleration
+	listed bool // all were delivered
+}
+
 // Accelerations returns the latest version of every policy, by name, and whether the list is
 // complete. Until it is, the absence of a policy is no reason to take anything from a pod.
-func (s *Store) Accelerations() (list []*Acceleration, all bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.SortedFunc(maps.Values(s.policies), func(a, b *Acceleration) int { return a.Name.Compare(b.Name) }), s.listed
+func (s *policies) Accelerations() (list []*Acceleration, all bool) {
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
+	return slices.SortedFunc(maps.Values(s.byName), func(a, b *Acceleration) int { return a.Name.Compare(b.Name) }), s.listed
 }
 
 // SetAcceleration stores a new or changed policy.
-func (s *Store) SetAcceleration(policy *Acceleration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (s *policies) SetAcceleration(policy *Acceleration) {
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
 	s.setAcceleration(policy)
 }
 
-func (s *Store) setAcceleration(policy *Acceleration) {
-	if reflect.DeepEqual(s.policies[policy.Name], policy) {
+func (s *policies) setAcceleration(policy *Acceleration) {
+	if reflect.DeepEqual(s.byName[policy.Name], policy) {
 		return
 	}
-	s.policies[policy.Name] = policy
-	signal(s.short)
+	s.byName[policy.Name] = policy
+	signal(s.queue.short)
 }
 
 // DeleteAcceleration forgets a policy.
-func (s *Store) DeleteAcceleration(name Name) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (s *policies) DeleteAcceleration(name Name) {
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
 	s.deleteAcceleration(name)
 }
 
-func (s *Store) deleteAcceleration(name Name) {
-	if s.policies[name] != nil {
-		delete(s.policies, name)
-		signal(s.short)
+func (s *policies) deleteAcceleration(name Name) {
+	if s.byName[name] != nil {
+		delete(s.byName, name)
+		signal(s.queue.short)
 	}
 }
 
 // ReplaceAccelerations makes the policies exactly the given ones. Services and pods do not depend
 // on policies, so the Store counts as synced even if no source delivers any.
-func (s *Store) ReplaceAccelerations(policies []*Acceleration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (s *policies) ReplaceAccelerations(policies []*Acceleration) {
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
 	keep := make(map[Name]struct{}, len(policies))
 	for _, policy := range policies {
 		keep[policy.Name] = struct{}{}
 		s.setAcceleration(policy)
 	}
-	for name := range s.policies {
+	for name := range s.byName {
 		if _, ok := keep[name]; !ok {
 			s.deleteAcceleration(name)
 		}
 	}
 	if !s.listed {
 		s.listed = true
-		signal(s.short)
+		signal(s.queue.short)
 	}
 }

@@ -9,17 +9,26 @@ import (
 
 // claims knows which Services name an address, and what addresses nodes and their pods have.
 type claims struct {
-	clusterIPs   map[netip.Addr]int32             // number of Services with the address
-	external     map[netip.Addr]map[Name]struct{} // Services that list the address in externalIPs
-	loadBalancer map[netip.Addr]map[Name]struct{} // Services that have it in status.loadBalancer
-	nodes        nodeIndex
+	*latest
+	clusterIPs     map[netip.Addr]int32             // number of Services with the address
+	external       map[netip.Addr]map[Name]struct{} // Services that list the address in externalIPs
+	loadBalancer   map[netip.Addr]map[Name]struct{} // Services that have it in status.loadBalancer
+	broadcasts     map[netip.Addr]struct{}          // of the networks of this node's interfaces
+	nodeAddrs      map[netip.Addr]int               // number of Nodes with the address
+	tunnelEnds     map[netip.Addr]map[Name]int      // endpoints that are refused at a node, by Service
+	nodeIndex      nodeIndex
+	servers        servers
+	clusterIPMoves uint64 // counts changes of ClusterIPs
 }
 
-func newClaims() claims {
-	return claims{
+func newClaims(objects *latest) *claims {
+	return &claims{
+		latest:       objects,
 		clusterIPs:   map[netip.Addr]int32{},
 		external:     map[netip.Addr]map[Name]struct{}{},
 		loadBalancer: map[netip.Addr]map[Name]struct{}{},
+		nodeAddrs:    map[netip.Addr]int{},
+		tunnelEnds:   map[netip.Addr]map[Name]int{},
 	}
 }
 
@@ -70,39 +79,39 @@ func (x *nodeIndex) pod(addr netip.Addr) (node string, ok bool) {
 
 // claimAddrs records the addresses that a Service names, and makes due the Services whose claim to
 // one of them may have changed thereby.
-func (s *Store) claimAddrs(service *Service) {
+func (s *claims) claimAddrs(service *Service) {
 	for _, addr := range service.ClusterIPs {
-		if s.claims.clusterIPs[addr]++; s.claims.clusterIPs[addr] == 1 {
-			s.ranges.moved++
+		if s.clusterIPs[addr]++; s.clusterIPs[addr] == 1 {
+			s.clusterIPMoves++
 		}
 		s.markClaimants(addr)
 	}
 	for _, addr := range service.LoadBalancerIPs {
-		addUser(s.claims.loadBalancer, addr, service.Name)
-		s.markUsers(s.claims.external[addr])
+		addUser(s.loadBalancer, addr, service.Name)
+		s.markUsers(s.external[addr])
 	}
 	for _, addr := range service.ExternalIPs {
-		addUser(s.claims.external, addr, service.Name)
-		s.markUsers(s.claims.loadBalancer[addr])
+		addUser(s.external, addr, service.Name)
+		s.markUsers(s.loadBalancer[addr])
 	}
 }
 
-func (s *Store) releaseAddrs(service *Service) {
+func (s *claims) releaseAddrs(service *Service) {
 	for _, addr := range service.ClusterIPs {
-		s.claims.clusterIPs[addr]--
-		if s.claims.clusterIPs[addr] == 0 {
-			delete(s.claims.clusterIPs, addr)
-			s.ranges.moved++
+		s.clusterIPs[addr]--
+		if s.clusterIPs[addr] == 0 {
+			delete(s.clusterIPs, addr)
+			s.clusterIPMoves++
 		}
 		s.markClaimants(addr)
 	}
 	for _, addr := range service.LoadBalancerIPs {
-		dropUser(s.claims.loadBalancer, addr, service.Name)
-		s.markUsers(s.claims.external[addr])
+		dropUser(s.loadBalancer, addr, service.Name)
+		s.markUsers(s.external[addr])
 	}
 	for _, addr := range service.ExternalIPs {
-		dropUser(s.claims.external, addr, service.Name)
-		s.markUsers(s.claims.loadBalancer[addr])
+		dropUser(s.external, addr, service.Name)
+		s.markUsers(s.loadBalancer[addr])
 	}
 }
 
@@ -121,20 +130,20 @@ func dropUser(users map[netip.Addr]map[Name]struct{}, addr netip.Addr, name Name
 }
 
 // markClaimants makes due the Services that name an address other than as their ClusterIP.
-func (s *Store) markClaimants(addr netip.Addr) {
-	s.markUsers(s.claims.external[addr])
-	s.markUsers(s.claims.loadBalancer[addr])
+func (s *claims) markClaimants(addr netip.Addr) {
+	s.markUsers(s.external[addr])
+	s.markUsers(s.loadBalancer[addr])
 }
 
-func (s *Store) markUsers(users map[Name]struct{}) {
+func (s *claims) markUsers(users map[Name]struct{}) {
 	for name := range users {
 		s.mark(Key{KindService, name})
 	}
 }
 
 // markNamed makes due the Services that name an address for which moved returns true.
-func (s *Store) markNamed(moved func(netip.Addr) bool) {
-	for _, users := range []map[netip.Addr]map[Name]struct{}{s.claims.external, s.claims.loadBalancer} {
+func (s *claims) markNamed(moved func(netip.Addr) bool) {
+	for _, users := range []map[netip.Addr]map[Name]struct{}{s.external, s.loadBalancer} {
 		for addr, names := range users {
 			if moved(addr) {
 				s.markUsers(names)
@@ -152,16 +161,16 @@ type Refusal struct {
 // RefusedExternalIP says whether a Service must not take over one of its externalIPs. Taking the
 // address of a node, a pod or another Service would hand its traffic to anybody who may create a
 // Service. Within one namespace a load balancer address may be shared.
-func (s *Store) RefusedExternalIP(of Name, addr netip.Addr) Refusal {
+func (s *claims) RefusedExternalIP(of Name, addr netip.Addr) Refusal {
 	if why := Special(addr); why != "" {
 		return Refusal{Why: why}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.claims.clusterIPs[addr] > 0 {
+	if s.clusterIPs[addr] > 0 {
 		return Refusal{Why: "a Service's ClusterIP"}
 	}
-	if owner, ok := foreign(s.claims.loadBalancer[addr], of.Namespace); ok {
+	if owner, ok := foreign(s.loadBalancer[addr], of.Namespace); ok {
 		return Refusal{Why: "a load balancer address of " + owner.String()}
 	}
 	if refusal := s.ofNode(addr, true); refusal.Why != "" {
@@ -177,7 +186,7 @@ func (s *Store) RefusedExternalIP(of Name, addr netip.Addr) Refusal {
 // own ClusterIP is allowed: small clusters route that to a node and put it into the status. What other
 // Nodes list as their own does not count: who has taken over a node could otherwise switch off any
 // load balancer address. Their podCIDRs do count, which a node cannot change.
-func (s *Store) RefusedLoadBalancerIP(of *Service, addr netip.Addr) Refusal {
+func (s *claims) RefusedLoadBalancerIP(of *Service, addr netip.Addr) Refusal {
 	if why := Special(addr); why != "" {
 		return Refusal{Why: why}
 	}
@@ -186,7 +195,7 @@ func (s *Store) RefusedLoadBalancerIP(of *Service, addr netip.Addr) Refusal {
 	if slices.Contains(of.ClusterIPs, addr) {
 		return Refusal{}
 	}
-	if s.claims.clusterIPs[addr] > 0 {
+	if s.clusterIPs[addr] > 0 {
 		return Refusal{Why: "another Service's ClusterIP"}
 	}
 	return s.ofNode(addr, false)
@@ -195,8 +204,8 @@ func (s *Store) RefusedLoadBalancerIP(of *Service, addr netip.Addr) Refusal {
 // ofNode refuses an address of this node, of any node's pods or, if told so, of other nodes. This
 // node also has addresses that no Node lists, such as that of a control plane which moves from node
 // to node.
-func (s *Store) ofNode(addr netip.Addr, others bool) Refusal {
-	x := &s.claims.nodes
+func (s *claims) ofNode(addr netip.Addr, others bool) Refusal {
+	x := &s.nodeIndex
 	if !x.built {
 		x.build(s.nodes)
 	}
@@ -220,7 +229,7 @@ func (s *Store) ofNode(addr netip.Addr, others bool) Refusal {
 
 // SetBroadcasts stores the addresses that mean all hosts, or all routers, of a network that an
 // interface of this node is in. It makes due the Services that name one that came or went.
-func (s *Store) SetBroadcasts(addrs iter.Seq[netip.Addr]) {
+func (s *claims) SetBroadcasts(addrs iter.Seq[netip.Addr]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was, is := s.broadcasts, map[netip.Addr]struct{}{}
@@ -239,10 +248,10 @@ func (s *Store) SetBroadcasts(addrs iter.Seq[netip.Addr]) {
 
 // ExternalClaimant returns a Service of another namespace that lists a load balancer address of a
 // Service in its externalIPs, where it is refused: the first by name.
-func (s *Store) ExternalClaimant(of Name, addr netip.Addr) (Name, bool) {
+func (s *claims) ExternalClaimant(of Name, addr netip.Addr) (Name, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return foreign(s.claims.external[addr], of.Namespace)
+	return foreign(s.external[addr], of.Namespace)
 }
 
 // foreign returns the first of the Services, by name, that is in another namespace.

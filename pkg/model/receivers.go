@@ -12,7 +12,7 @@ func NodesOnly(port uint16, protocol Protocol) bool {
 }
 
 // IsNode reports whether an address is a node's, or one of this node's devices.
-func (s *Store) IsNode(addr netip.Addr) bool {
+func (s *claims) IsNode(addr netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, local := s.local[addr]; local {
@@ -57,11 +57,11 @@ func (m *moves) add(was, is *Node) {
 // nodesMoved makes due the Services that the changes of Nodes can affect: those that name one of
 // their addresses, and those with an endpoint there that is refused at a node. It is called once for
 // many Nodes, since each call looks at all claims if pod CIDRs changed.
-func (s *Store) nodesMoved(m *moves) {
+func (s *claims) nodesMoved(m *moves) {
 	if len(m.addrs)+len(m.podCIDRs) == 0 {
 		return
 	}
-	s.claims.nodes.built = false
+	s.nodeIndex.built = false
 	for addr, by := range m.addrs {
 		s.markClaimants(addr)
 		if s.nodeAddrs[addr] += by; s.nodeAddrs[addr] == 0 {
@@ -85,7 +85,7 @@ func (s *Store) nodesMoved(m *moves) {
 }
 
 // countTunnelEnds counts the endpoints of a slice that are refused at a node's address.
-func (s *Store) countTunnelEnds(slice *Slice, by int) {
+func (s *claims) countTunnelEnds(slice *Slice, by int) {
 	service := Name{slice.Namespace, slice.Service}
 	for _, port := range slice.Ports {
 		if !NodesOnly(port.Port, port.Protocol) {

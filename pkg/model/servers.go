@@ -10,19 +10,19 @@ type servers struct {
 }
 
 // SetServers stores the API servers that the agent itself may use.
-func (s *Store) SetServers(list []netip.AddrPort) {
+func (s *claims) SetServers(list []netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.servers = servers{map[netip.AddrPort]struct{}{}, map[netip.Addr]struct{}{}}
 	for _, at := range list {
 		s.servers.given[at] = struct{}{}
 		s.servers.addrs[at.Addr()] = struct{}{}
-		s.markUsers(s.claims.external[at.Addr()])
+		s.markUsers(s.external[at.Addr()])
 	}
 }
 
 // IsServer reports whether an API server of the cluster is at an address and port.
-func (s *Store) IsServer(at netip.AddrPort) bool {
+func (s *claims) IsServer(at netip.AddrPort) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, given := s.servers.given[at]; given {
@@ -32,7 +32,7 @@ func (s *Store) IsServer(at netip.AddrPort) bool {
 }
 
 // hasServer reports whether an API server of the cluster is at an address.
-func (s *Store) hasServer(addr netip.Addr) bool {
+func (s *claims) hasServer(addr netip.Addr) bool {
 	if _, given := s.servers.addrs[addr]; given {
 		return true
 	}
@@ -42,7 +42,7 @@ func (s *Store) hasServer(addr netip.Addr) bool {
 // apiService is the Service whose endpoints are the API servers, as these say themselves.
 func apiService() Name { return Name{"default", "kubernetes"} }
 
-func (s *Store) listsServer(wanted func(netip.Addr, uint16) bool) bool {
+func (s *latest) listsServer(wanted func(netip.Addr, uint16) bool) bool {
 	e := s.services[apiService()]
 	if e == nil {
 		return false
@@ -61,11 +61,11 @@ func (s *Store) listsServer(wanted func(netip.Addr, uint16) bool) bool {
 
 // markServers makes due the Services whose externalIPs are refused, or no longer, since a slice
 // lists API servers.
-func (s *Store) markServers(service Name, slice *Slice) {
+func (s *claims) markServers(service Name, slice *Slice) {
 	if service != apiService() {
 		return
 	}
 	for i := range slice.Endpoints {
-		s.markUsers(s.claims.external[slice.Endpoints[i].Addr])
+		s.markUsers(s.external[slice.Endpoints[i].Addr])
 	}
 }

@@ -22,63 +22,64 @@ const widestServices4, widestServices6 = 8, 32
 
 // serviceRanges are the ranges for ClusterIPs.
 type serviceRanges struct {
-	objects map[string]*ServiceCIDR
-	fixed   []netip.Prefix // by the agent's option, in place of the objects if isFixed
-	isFixed bool
-	isOff   bool
-	moved   uint64 // counts changes of these and of ClusterIPs
+	*claims
+	objects    map[string]*ServiceCIDR
+	fixed      []netip.Prefix // by the agent's option, in place of the objects if isFixed
+	isFixed    bool
+	isOff      bool
+	rangeMoves uint64 // counts changes of these
 }
 
 // FixServiceRanges gives the ranges for ClusterIPs, whatever ServiceCIDRs say. Without off, what
 // leads nowhere is refused at known ClusterIPs as well.
-func (s *Store) FixServiceRanges(list []netip.Prefix, off bool) {
+func (s *serviceRanges) FixServiceRanges(list []netip.Prefix, off bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ranges.fixed, s.ranges.isFixed, s.ranges.isOff = list, true, off
+	s.fixed, s.isFixed, s.isOff = list, true, off
 	s.rangesMoved()
 }
 
 // SetServiceCIDR stores a new or changed ServiceCIDR.
-func (s *Store) SetServiceCIDR(cidr *ServiceCIDR) {
+func (s *serviceRanges) SetServiceCIDR(cidr *ServiceCIDR) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.setServiceCIDR(cidr)
 }
 
-func (s *Store) setServiceCIDR(cidr *ServiceCIDR) {
-	if !reflect.DeepEqual(s.ranges.objects[cidr.Name], cidr) {
-		s.ranges.objects[cidr.Name] = cidr
+func (s *serviceRanges) setServiceCIDR(cidr *ServiceCIDR) {
+	if !reflect.DeepEqual(s.objects[cidr.Name], cidr) {
+		s.objects[cidr.Name] = cidr
 		s.rangesMoved()
 	}
 }
 
 // DeleteServiceCIDR forgets a ServiceCIDR.
-func (s *Store) DeleteServiceCIDR(name string) {
+func (s *serviceRanges) DeleteServiceCIDR(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ranges.objects[name] != nil {
-		delete(s.ranges.objects, name)
+	if s.objects[name] != nil {
+		delete(s.objects, name)
 		s.rangesMoved()
 	}
 }
 
 // ReplaceServiceCIDRs makes the ServiceCIDRs exactly the given ones. Services do not depend on them,
 // so the Store counts as synced even if no source delivers any.
-func (s *Store) ReplaceServiceCIDRs(cidrs []*ServiceCIDR) {
+func (s *serviceRanges) ReplaceServiceCIDRs(cidrs []*ServiceCIDR) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	was := s.ranges.objects
-	s.ranges.objects = make(map[string]*ServiceCIDR, len(cidrs))
+	was := s.objects
+	s.objects = make(map[string]*ServiceCIDR, len(cidrs))
 	for _, cidr := range cidrs {
-		s.ranges.objects[cidr.Name] = cidr
+		s.objects[cidr.Name] = cidr
 	}
-	if !reflect.DeepEqual(was, s.ranges.objects) {
+	if !reflect.DeepEqual(was, s.objects) {
 		s.rangesMoved()
 	}
 }
 
-func (s *Store) rangesMoved() {
-	s.ranges.moved++
+func (s *serviceRanges) rangesMoved() {
+	s.rangeMoves++
 	signal(s.wake)
 }
 
@@ -88,24 +89,24 @@ const OptionServiceCIDRs = "option service-cidrs"
 // ServiceCIDRs returns every ServiceCIDR by name, or one with the ranges of the agent's option, and
 // whether anything that leads nowhere is refused. Ranges that cannot be those of Services are left
 // out, with a problem.
-func (s *Store) ServiceCIDRs() (list []*ServiceCIDR, refuses bool) {
+func (s *serviceRanges) ServiceCIDRs() (list []*ServiceCIDR, refuses bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.serviceCIDRs(), !s.ranges.isOff
+	return s.serviceCIDRs(), !s.isOff
 }
 
-func (s *Store) serviceCIDRs() (list []*ServiceCIDR) {
-	if s.ranges.isFixed {
-		return []*ServiceCIDR{s.fitForServices(&ServiceCIDR{Name: OptionServiceCIDRs, CIDRs: s.ranges.fixed})}
+func (s *serviceRanges) serviceCIDRs() (list []*ServiceCIDR) {
+	if s.isFixed {
+		return []*ServiceCIDR{s.fitForServices(&ServiceCIDR{Name: OptionServiceCIDRs, CIDRs: s.fixed})}
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.ranges.objects)) {
-		list = append(list, s.fitForServices(s.ranges.objects[name]))
+	for _, name := range slices.Sorted(maps.Keys(s.objects)) {
+		list = append(list, s.fitForServices(s.objects[name]))
 	}
 	return list
 }
 
 // fitForServices returns a ServiceCIDR without the ranges that cannot be those of Services.
-func (s *Store) fitForServices(object *ServiceCIDR) *ServiceCIDR {
+func (s *serviceRanges) fitForServices(object *ServiceCIDR) *ServiceCIDR {
 	fit := &ServiceCIDR{Name: object.Name, UID: object.UID, Problems: slices.Clip(object.Problems)}
 	for _, cidr := range object.CIDRs {
 		why := s.unfitForServices(cidr)
@@ -121,7 +122,7 @@ func (s *Store) fitForServices(object *ServiceCIDR) *ServiceCIDR {
 
 // unfitForServices says why a range cannot be one of ClusterIPs, or returns "": everything else in
 // it would be refused.
-func (s *Store) unfitForServices(cidr netip.Prefix) string {
+func (s *serviceRanges) unfitForServices(cidr netip.Prefix) string {
 	wide := widestServices6
 	if cidr.Addr().Is4() {
 		wide = widestServices4
@@ -143,21 +144,21 @@ func (s *Store) unfitForServices(cidr netip.Prefix) string {
 
 // ClusterIPs returns the sorted ranges in which what is for no Service leads nowhere: those for
 // ClusterIPs, and the ClusterIPs outside of them. The number moves is as for Inside.
-func (s *Store) ClusterIPs(known uint64) (list []netip.Prefix, moves uint64) {
+func (s *serviceRanges) ClusterIPs(known uint64) (list []netip.Prefix, moves uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	moves = s.ranges.moved + s.moved
+	moves = s.rangeMoves + s.clusterIPMoves + s.moved
 	if moves == known {
 		return nil, known
 	}
-	if s.ranges.isOff {
+	if s.isOff {
 		return nil, moves
 	}
 	for _, object := range s.serviceCIDRs() {
 		list = append(list, object.CIDRs...)
 	}
 	wide := slices.Clone(list)
-	for addr := range s.claims.clusterIPs {
+	for addr := range s.clusterIPs {
 		inRange := slices.ContainsFunc(wide, func(cidr netip.Prefix) bool { return cidr.Contains(addr) })
 		if !inRange && Special(addr) == "" && !s.isInside(addr) {
 			list = append(list, netip.PrefixFrom(addr, addr.BitLen()))
@@ -168,8 +169,8 @@ func (s *Store) ClusterIPs(known uint64) (list []netip.Prefix, moves uint64) {
 }
 
 // isInside reports whether an address is a node's or a pod's there, as far as Nodes tell.
-func (s *Store) isInside(addr netip.Addr) bool {
-	x := &s.claims.nodes
+func (s *claims) isInside(addr netip.Addr) bool {
+	x := &s.nodeIndex
 	if !x.built {
 		x.build(s.nodes)
 	}

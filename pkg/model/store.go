@@ -5,21 +5,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
-	"time"
-)
-
-// Object is a kind of object that a source delivers.
-type Object uint8
-
-// The kinds of object, in the order in which sources deliver them.
-const (
-	ObjectService Object = iota
-	ObjectSlice
-	ObjectNode
-	ObjectNamespace
-	ObjectPod
-	objects
 )
 
 // Store keeps the latest objects and remembers which keys changed since they were last taken. It is
@@ -28,38 +13,23 @@ const (
 //
 // All methods are safe for concurrent use.
 type Store struct {
-	mu         sync.Mutex
+	// They share the queue and with it one lock.
+	*serviceRanges // which embeds claims, latest and queue, each the one that it is built on
+	*policies
+}
+
+// latest is the latest version of each object.
+type latest struct {
+	*queue
+	self       string          // name of this node
 	services   map[Name]*entry // a Service and its slices, whichever came first
 	owner      map[Name]Name   // slice to Service
 	nodes      map[string]*Node
 	namespaces map[string]*Namespace
 	pods       map[Name]*Pod
-	policies   map[Name]*Acceleration
-	attached   map[Name][]*Attachment // those with host ports, by pod; the oldest first
-	claims     claims
-	servers    servers
-	ranges     serviceRanges
-	local      map[netip.Addr]struct{}     // addresses of this node's interfaces
-	broadcasts map[netip.Addr]struct{}     // of the networks of these interfaces
-	nodeAddrs  map[netip.Addr]int          // number of Nodes with the address
-	tunnelEnds map[netip.Addr]map[Name]int // endpoints that are refused at a node, by Service
-	moved      uint64                      // counts changes of node addresses and pod CIDRs
-
-	self    string // name of this node
-	dirty   map[Key]struct{}
-	wake    chan struct{}
-	pod     chan struct{} // signaled when pods or namespaces change
-	short   chan struct{} // signaled when pods, namespaces, acceleration policies or the rate of this node change
-	traits  chan struct{} // signaled when what Unchecked, Proxy or Rates return may have changed
-	node    chan struct{} // signaled when this node changes
-	inside  chan struct{} // signaled when addresses inside the cluster change
-	others  chan struct{} // likewise, for the reader that maintains routes to other nodes
-	cluster chan struct{} // likewise, for the reader that tells the programs who is a node
-	synced  [objects]bool
-	ready   chan struct{} // closed once all are synced
-	listed  bool          // all policies were delivered
-
-	waiting waiting
+	attached   map[Name][]*Attachment  // those with host ports, by pod; the oldest first
+	local      map[netip.Addr]struct{} // addresses of this node's interfaces
+	moved      uint64                  // counts changes of node addresses and pod CIDRs
 }
 
 type entry struct {
@@ -69,105 +39,31 @@ type entry struct {
 
 // NewStore returns an empty Store for the agent of the node called self.
 func NewStore(self string) *Store {
-	return &Store{
+	queue := newQueue()
+	objects := &latest{
+		queue:      queue,
+		self:       self,
 		services:   map[Name]*entry{},
 		owner:      map[Name]Name{},
 		nodes:      map[string]*Node{},
 		namespaces: map[string]*Namespace{},
 		pods:       map[Name]*Pod{},
-		policies:   map[Name]*Acceleration{},
 		attached:   map[Name][]*Attachment{},
-		claims:     newClaims(),
-		ranges:     serviceRanges{objects: map[string]*ServiceCIDR{}},
-		nodeAddrs:  map[netip.Addr]int{},
-		tunnelEnds: map[netip.Addr]map[Name]int{},
-		self:       self,
-		dirty:      map[Key]struct{}{},
-		waiting:    waiting{started: time.Now()},
-		wake:       make(chan struct{}, 1),
-		pod:        make(chan struct{}, 1),
-		short:      make(chan struct{}, 1),
-		traits:     make(chan struct{}, 1),
-		node:       make(chan struct{}, 1),
-		inside:     make(chan struct{}, 1),
-		others:     make(chan struct{}, 1),
-		cluster:    make(chan struct{}, 1),
-		ready:      make(chan struct{}),
 	}
-}
-
-// Wake is signaled whenever a key becomes dirty or addresses inside the cluster change.
-func (s *Store) Wake() <-chan struct{} { return s.wake }
-
-// PodsChanged is signaled whenever a Pod or a Namespace changes. It has one reader.
-func (s *Store) PodsChanged() <-chan struct{} { return s.pod }
-
-// AcceleratedChanged is signaled whenever the set of connections that may bypass TCP may have
-// changed. It has one reader.
-func (s *Store) AcceleratedChanged() <-chan struct{} { return s.short }
-
-// TraitsChanged is signaled whenever Unchecked, Proxy or Rates may have changed for a pod. It has
-// one reader.
-func (s *Store) TraitsChanged() <-chan struct{} { return s.traits }
-
-// SelfChanged is signaled whenever the Node that the agent runs on changes. It has one reader.
-func (s *Store) SelfChanged() <-chan struct{} { return s.node }
-
-// InsideChanged is signaled whenever addresses inside the cluster change. It has one reader.
-func (s *Store) InsideChanged() <-chan struct{} { return s.inside }
-
-// NodesChanged is signaled whenever the addresses or pod CIDRs of a node change. It has one
-// reader.
-func (s *Store) NodesChanged() <-chan struct{} { return s.others }
-
-// ClusterChanged is signaled likewise, for another reader.
-func (s *Store) ClusterChanged() <-chan struct{} { return s.cluster }
-
-// Synced is closed once every kind of object was delivered completely at least once. Until then
-// nothing may be deleted.
-func (s *Store) Synced() <-chan struct{} { return s.ready }
-
-// maxDirty is the largest set of dirty keys that is cleared and reused. A map never shrinks, and
-// after a start it has room for every object.
-const maxDirty = 1024
-
-// TakeDirty returns the keys that changed since the last call, sorted, and forgets them.
-func (s *Store) TakeDirty() []Key {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.dirty) == 0 {
-		return nil
+	return &Store{
+		serviceRanges: &serviceRanges{claims: newClaims(objects), objects: map[string]*ServiceCIDR{}},
+		policies:      &policies{queue: queue, byName: map[Name]*Acceleration{}},
 	}
-	s.waiting.taken, s.waiting.marked = earliest(s.waiting.taken, s.waiting.marked), time.Time{}
-	keys := make([]Key, 0, len(s.dirty))
-	for key := range s.dirty {
-		keys = append(keys, key)
-	}
-	if len(keys) > maxDirty {
-		s.dirty = map[Key]struct{}{}
-	} else {
-		clear(s.dirty)
-	}
-	slices.SortFunc(keys, Key.Compare)
-	return keys
-}
-
-// MarkDirty makes the keys due again, after an error or when what they compile to depends on
-// another object.
-func (s *Store) MarkDirty(keys ...Key) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mark(keys...)
 }
 
 // MarkAll makes every Service and Pod due.
-func (s *Store) MarkAll() {
+func (s *latest) MarkAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.markAll()
 }
 
-func (s *Store) markAll() {
+func (s *latest) markAll() {
 	for name := range s.services {
 		s.mark(Key{KindService, name})
 	}
@@ -179,54 +75,9 @@ func (s *Store) markAll() {
 	}
 }
 
-func (s *Store) mark(keys ...Key) {
-	if len(s.dirty) == 0 && len(keys) > 0 {
-		s.waiting.marked = time.Now()
-	}
-	for _, key := range keys {
-		s.dirty[key] = struct{}{}
-	}
-	signal(s.wake)
-}
-
-// signal wakes the reader of a channel with room for one element.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
-func (s *Store) markSynced(object Object) {
-	if s.synced[object] {
-		return
-	}
-	s.synced[object] = true
-	for _, synced := range s.synced {
-		if !synced {
-			return
-		}
-	}
-	close(s.ready)
-	signal(s.traits) // only now do Unchecked, Proxy and Rates return the truth
-}
-
-// Unsynced lists the kinds of object that were not delivered yet.
-func (s *Store) Unsynced() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var missing []string
-	for object, name := range []string{"services", "endpointslices", "nodes", "namespaces", "pods"} {
-		if !s.synced[object] {
-			missing = append(missing, name)
-		}
-	}
-	return missing
-}
-
 // Service returns the latest Service of that name, or nil, and its slices, ordered by name. The
 // caller must not modify either.
-func (s *Store) Service(name Name) (*Service, []*Slice) {
+func (s *latest) Service(name Name) (*Service, []*Slice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.services[name]
@@ -237,7 +88,7 @@ func (s *Store) Service(name Name) (*Service, []*Slice) {
 }
 
 // Pod returns the latest Pod of that name, or nil.
-func (s *Store) Pod(name Name) *Pod {
+func (s *latest) Pod(name Name) *Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.pods[name]
@@ -246,7 +97,7 @@ func (s *Store) Pod(name Name) *Pod {
 // Unchecked reports whether the pod that this node's runtime knows by that UID may send from
 // addresses that are not its own. The pod has to ask for it and its namespace has to allow it. An
 // empty UID matches any pod of that name.
-func (s *Store) Unchecked(name Name, uid string) bool {
+func (s *latest) Unchecked(name Name, uid string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	pod := s.known(name, uid)
@@ -255,7 +106,7 @@ func (s *Store) Unchecked(name Name, uid string) bool {
 
 // Proxy returns the proxy that the pod asks to have its connections handed to, and whether the Pod
 // is known. The UID is the runtime's, as for Unchecked.
-func (s *Store) Proxy(name Name, uid string) (proxy string, known bool) {
+func (s *latest) Proxy(name Name, uid string) (proxy string, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	pod := s.known(name, uid)
@@ -292,7 +143,7 @@ func ReasonableRate(bits uint64) uint64 {
 
 // Rates returns the rates of the pod that this node's runtime knows by that UID. Rates shared with
 // other pods apply whether or not the Pod is known.
-func (s *Store) Rates(name Name, uid string) Rates {
+func (s *latest) Rates(name Name, uid string) Rates {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var r Rates
@@ -309,7 +160,7 @@ func (s *Store) Rates(name Name, uid string) Rates {
 }
 
 // known returns the Pod that the runtime means, or nil if the Pod of that name is a different one.
-func (s *Store) known(name Name, uid string) *Pod {
+func (s *latest) known(name Name, uid string) *Pod {
 	pod := s.pods[name]
 	if pod == nil || uid != "" && uid != pod.UID && uid != pod.LocalUID {
 		return nil
@@ -318,34 +169,34 @@ func (s *Store) known(name Name, uid string) *Pod {
 }
 
 // MayUncheck reports whether a namespace allows its pods to send from foreign addresses.
-func (s *Store) MayUncheck(namespace string) bool {
+func (s *latest) MayUncheck(namespace string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mayUncheck(namespace)
 }
 
-func (s *Store) mayUncheck(namespace string) bool {
+func (s *latest) mayUncheck(namespace string) bool {
 	found := s.namespaces[namespace]
 	return found != nil && found.MayUncheck
 }
 
 // Attached returns the attachments of a pod that have host ports or lost them, the oldest first.
 // The caller must not modify the list.
-func (s *Store) Attached(pod Name) []*Attachment {
+func (s *latest) Attached(pod Name) []*Attachment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.attached[pod]
 }
 
 // Pods returns the latest version of every Pod, by name.
-func (s *Store) Pods() []*Pod {
+func (s *latest) Pods() []*Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.SortedFunc(maps.Values(s.pods), func(a, b *Pod) int { return a.Name.Compare(b.Name) })
 }
 
 // PodAddrs maps the addresses of this node's pods to the pods that have them.
-func (s *Store) PodAddrs() map[netip.Addr]Name {
+func (s *latest) PodAddrs() map[netip.Addr]Name {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	whose := make(map[netip.Addr]Name, 2*len(s.pods))
@@ -360,14 +211,14 @@ func (s *Store) PodAddrs() map[netip.Addr]Name {
 }
 
 // Namespaces returns the latest version of every Namespace, by name.
-func (s *Store) Namespaces() []*Namespace {
+func (s *latest) Namespaces() []*Namespace {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.SortedFunc(maps.Values(s.namespaces), func(a, b *Namespace) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // Self returns this node's latest Node object, or a Node with only a name while there is none.
-func (s *Store) Self() *Node {
+func (s *latest) Self() *Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if node := s.nodes[s.self]; node != nil {
@@ -377,7 +228,7 @@ func (s *Store) Self() *Node {
 }
 
 // Others returns the latest version of every Node but this one, by name.
-func (s *Store) Others() []*Node {
+func (s *latest) Others() []*Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := make([]*Node, 0, len(s.nodes))
@@ -391,7 +242,7 @@ func (s *Store) Others() []*Node {
 }
 
 // Keys returns the keys of every Service and Pod, sorted.
-func (s *Store) Keys() []Key {
+func (s *latest) Keys() []Key {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	keys := make([]Key, 0, len(s.services)+len(s.pods))
@@ -413,7 +264,7 @@ func (s *Store) Keys() []Key {
 }
 
 // Local reports whether an interface of this node has the address.
-func (s *Store) Local(addr netip.Addr) bool {
+func (s *latest) Local(addr netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, ok := s.local[addr]
@@ -423,7 +274,7 @@ func (s *Store) Local(addr netip.Addr) bool {
 // Inside returns the sorted prefixes inside the cluster as far as Nodes tell: the nodes' own
 // addresses and their pod CIDRs. The number moves changes with them: if it still equals known,
 // nothing has changed and no list is built.
-func (s *Store) Inside(known uint64) (list []netip.Prefix, moves uint64) {
+func (s *latest) Inside(known uint64) (list []netip.Prefix, moves uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.moved == known {

@@ -398,12 +398,6 @@ func (s *Store) deletePod(name Name) {
 	}
 }
 
-// signalPods wakes the readers whose decisions depend on pods and their namespaces.
-func (s *Store) signalPods() {
-	signal(s.pod)
-	signal(s.short)
-}
-
 // hasTraits reports whether a pod asks for anything beyond the defaults.
 func (p *Pod) hasTraits() bool {
 	return p.Unchecked || p.Proxy != "" || p.Egress != 0 || p.Ingress != 0 || p.Class != Burstable || p.BBR != Unsaid

@@ -35,7 +35,7 @@ func earliest(a, b time.Time) time.Time {
 
 // Waiting returns when the oldest change that is not in the maps yet arrived, or zero if there is
 // none.
-func (s *Store) Waiting() time.Time {
+func (s *queue) Waiting() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return earliest(s.waiting.marked, s.waiting.taken)
@@ -44,7 +44,7 @@ func (s *Store) Waiting() time.Time {
 // Applied says that every change TakeDirty has returned so far is in the maps, but for those that
 // were made due again because they have to wait for their turn. The oldest of them has been waiting
 // since the given time, which is zero if there are none.
-func (s *Store) Applied(since time.Time) {
+func (s *queue) Applied(since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting.taken = since
@@ -53,7 +53,7 @@ func (s *Store) Applied(since time.Time) {
 // Triggers returns the triggers of changes since the last call and forgets them. Every Service
 // among them was marked dirty before. To learn when they reach the maps, call Triggers before
 // TakeDirty.
-func (s *Store) Triggers() []Trigger {
+func (s *queue) Triggers() []Trigger {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := &s.waiting
