@@ -135,18 +135,15 @@ func (w *Wanted) problem(reason, format string, args ...any) {
 // Compiler compiles one object after another. It reuses buffers between calls: a result is valid
 // until the next call.
 type Compiler struct {
-	facts      Facts
-	wanted     Wanted
-	candidates []candidate
-	scopes     [maps.Scopes][]Weighted
-	positions  []uint32
-	ports      map[slicePort][]found // of the slices
-	limit      int                   // of the slots of a table
-	room       Quota
+	selection
+	wanted    Wanted
+	positions []uint32
+	limit     int // of the slots of a table
+	room      Quota
 }
 
 // NewCompiler returns a Compiler for the node that facts describe.
-func NewCompiler(facts Facts) *Compiler { return &Compiler{facts: facts} }
+func NewCompiler(facts Facts) *Compiler { return &Compiler{selection: selection{facts: facts}} }
 
 // SetNode replaces the Compiler's view of this node.
 func (c *Compiler) SetNode(node *model.Node) { c.facts.Node = node }
@@ -337,7 +334,7 @@ func (s *Service) outside() bool {
 	return slices.ContainsFunc(s.Frontends, func(f Frontend) bool { return f.Kind != maps.ClusterIP })
 }
 
-func (c *Compiler) local(addr netip.Addr) bool { return c.facts.Local != nil && c.facts.Local(addr) }
+func (c *selection) local(addr netip.Addr) bool { return c.facts.Local != nil && c.facts.Local(addr) }
 
 // usualFrontends is the largest number of frontends that are searched one by one.
 const usualFrontends = 16

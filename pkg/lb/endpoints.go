@@ -72,9 +72,17 @@ type found struct {
 	port  uint16
 }
 
+// selection decides which endpoints of a port get traffic.
+type selection struct {
+	facts      Facts
+	ports      map[slicePort][]found // of the slices
+	candidates []candidate
+	scopes     [maps.Scopes][]Weighted
+}
+
 // index finds all ports of the slices at once, so that a Service with many ports and slices is not
 // searched for each port.
-func (c *Compiler) index(endpoints []*model.Slice) {
+func (c *selection) index(endpoints []*model.Slice) {
 	if len(c.ports) > usualFrontends {
 		c.ports = nil // clearing it would cost every Service after this one as much
 	}
@@ -91,7 +99,7 @@ func (c *Compiler) index(endpoints []*model.Slice) {
 }
 
 // endpoints returns how many endpoints the slices list for a port.
-func (c *Compiler) endpoints(name string, protocol model.Protocol, family model.Family) (n int) {
+func (c *selection) endpoints(name string, protocol model.Protocol, family model.Family) (n int) {
 	for _, f := range c.ports[slicePort{name, protocol, family}] {
 		n += len(f.slice.Endpoints)
 	}
@@ -101,7 +109,7 @@ func (c *Compiler) endpoints(name string, protocol model.Protocol, family model.
 // gather collects the endpoints of a port, sorted and deduplicated by address. An endpoint that
 // appears twice is moving between slices, or its address passed from a terminating pod to a new
 // one. The one that is not terminating counts; of several such, the last, as in kube-proxy.
-func (c *Compiler) gather(name string, protocol model.Protocol, family model.Family) (refused netip.AddrPort) {
+func (c *selection) gather(name string, protocol model.Protocol, family model.Family) (refused netip.AddrPort) {
 	self := unique.Make(c.facts.Node.Name)
 	named := c.facts.Node.Name != ""
 	list := c.candidates[:0]
@@ -153,7 +161,7 @@ type traffic struct {
 
 // categorize fills the scopes. Each scope gets its ready endpoints or, if it has none, the draining
 // ones. Topology narrows only ScopeAll.
-func (c *Compiler) categorize(needs traffic) {
+func (c *selection) categorize(needs traffic) {
 	for scope := range c.scopes {
 		c.scopes[scope] = c.scopes[scope][:0]
 	}
@@ -170,7 +178,7 @@ func (c *Compiler) categorize(needs traffic) {
 	}
 }
 
-func (c *Compiler) fill(scope int, first, fallback func(*candidate) bool) {
+func (c *selection) fill(scope int, first, fallback func(*candidate) bool) {
 	for _, wants := range []func(*candidate) bool{first, fallback} {
 		for i := range c.candidates {
 			if e := &c.candidates[i]; wants(e) {
@@ -202,7 +210,7 @@ func (n near) takes(e *candidate) bool {
 // topology decides which hints to follow. Hints count only if every ready endpoint has them and at
 // least one names this node or its zone. Anything else would leave endpoints without traffic, or
 // the node without endpoints.
-func (c *Compiler) topology() near {
+func (c *selection) topology() near {
 	node := c.facts.Node
 	any, allNode, allZone, hasNode, hasZone := false, true, true, false, false
 	for i := range c.candidates {

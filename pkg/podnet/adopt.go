@@ -130,7 +130,7 @@ func (n *Network) supersede(name string, was, is *Record) error {
 	if err := n.files.replace(name, is); err != nil {
 		return err
 	}
-	n.open(is, was)
+	n.ports.open(is, was)
 	n.records[name] = is
 	return nil
 }
@@ -154,7 +154,7 @@ func (n *Network) remember(request *cni.Request) error {
 	if was != nil { // trust what the node has over what the runtime repeats
 		is.Addresses, is.Device.MAC, is.Device.PodMAC, is.Unchecked, is.Since = was.Addresses, was.Device.MAC, was.Device.PodMAC, was.Unchecked, was.Since
 	}
-	if err := n.vacant(is); err != nil {
+	if err := n.ports.vacant(is, n.records); err != nil {
 		return err
 	}
 	if err := n.supersede(name, was, is); err != nil {

@@ -3,6 +3,7 @@ package podnet
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"time"
@@ -125,15 +126,24 @@ func lansOf(routes []netlink.Route) []lan {
 	return list
 }
 
+// neighborProxies are the entries by which the node answers for its pods towards pods of another
+// plugin.
+type neighborProxies struct {
+	rtnl   *netlink.Handle
+	leases *leases
+	lans   []lan // networks of other plugins, as of the last scan
+	log    *slog.Logger
+}
+
 // onLink returns the devices on which pods of another plugin take an address to be directly
 // reachable.
-func (n *Network) onLink(addr netip.Addr) []int {
-	pool := n.leases.poolOf(addr)
+func (p *neighborProxies) onLink(addr netip.Addr) []int {
+	pool := p.leases.poolOf(addr)
 	if pool == nil {
 		return nil
 	}
 	var list []int
-	for _, l := range n.lans {
+	for _, l := range p.lans {
 		if l.prefix.Contains(addr) && l.prefix.Bits() >= pool.prefix.Bits() {
 			list = append(list, l.index)
 		}
@@ -143,10 +153,10 @@ func (n *Network) onLink(addr netip.Addr) []int {
 
 // answerFor adds proxy neighbors, so that the node answers when pods of another plugin resolve a
 // pod's addresses.
-func (n *Network) answerFor(record *Record) error {
+func (p *neighborProxies) answerFor(record *Record) error {
 	for _, addr := range record.Addresses {
-		for _, index := range n.onLink(addr) {
-			if err := n.rtnl.NeighSet(proxyFor(addr, index)); err != nil && !errors.Is(err, unix.ENODEV) {
+		for _, index := range p.onLink(addr) {
+			if err := p.rtnl.NeighSet(proxyFor(addr, index)); err != nil && !errors.Is(err, unix.ENODEV) {
 				return fmt.Errorf("answer for %s on device %d: %w", addr, index, err)
 			}
 		}
@@ -156,11 +166,11 @@ func (n *Network) answerFor(record *Record) error {
 
 // answerNoMore removes the proxy neighbors of a pod. One that stays does no harm: the node answers
 // only for addresses that it has a route to by another device.
-func (n *Network) answerNoMore(record *Record) {
+func (p *neighborProxies) answerNoMore(record *Record) {
 	for _, addr := range record.Addresses {
-		for _, index := range n.onLink(addr) {
-			if err := n.rtnl.NeighDel(proxyFor(addr, index)); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
-				n.cfg.Log.Warn("cannot stop answering for the address of a pod that is gone",
+		for _, index := range p.onLink(addr) {
+			if err := p.rtnl.NeighDel(proxyFor(addr, index)); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
+				p.log.Warn("cannot stop answering for the address of a pod that is gone",
 					"address", addr, "device", index, "error", err)
 			}
 		}
@@ -172,8 +182,8 @@ func proxyFor(addr netip.Addr, index int) *netlink.Neigh {
 }
 
 // answered returns the proxy neighbors that exist, each as a single address and its device.
-func (n *Network) answered() (map[lan]bool, error) {
-	if len(n.lans) == 0 {
+func (p *neighborProxies) answered() (map[lan]bool, error) {
+	if len(p.lans) == 0 {
 		return nil, nil
 	}
 	list, err := devices.Dump(func() ([]netlink.Neigh, error) { return netlink.NeighProxyList(0, netlink.FAMILY_V4) })
@@ -190,6 +200,6 @@ func (n *Network) answered() (map[lan]bool, error) {
 }
 
 // isAnswered reports whether the node has every proxy neighbor that an address needs.
-func (n *Network) isAnswered(addr netip.Addr, answered map[lan]bool) bool {
-	return !slices.ContainsFunc(n.onLink(addr), func(index int) bool { return !answered[lan{netip.PrefixFrom(addr, addr.BitLen()), index}] })
+func (p *neighborProxies) isAnswered(addr netip.Addr, answered map[lan]bool) bool {
+	return !slices.ContainsFunc(p.onLink(addr), func(index int) bool { return !answered[lan{netip.PrefixFrom(addr, addr.BitLen()), index}] })
 }

@@ -86,9 +86,8 @@ type Network struct {
 	absent    map[string]int      // consecutive looks that did not find a device
 	reclaimed uint64
 	mended    uint64
-	moved     []model.Name // pods whose host ports the current request changed
-
-	lans []lan // networks of other plugins, as of the last look
+	ports     portOpener
+	proxies   neighborProxies
 
 	mtu   int // as of mtuAt; cached, because finding it takes a dump of all routes
 	mtuAt time.Time
@@ -110,7 +109,7 @@ func New(cfg Config) (*Network, error) {
 		}
 	}
 	n := &Network{cfg: cfg, records: map[string]*Record{}, sockets: map[string]*os.File{}, absent: map[string]int{},
-		unknown: map[string]cni.Pod{}}
+		unknown: map[string]cni.Pod{}, ports: portOpener{ports: cfg.Ports}}
 	addresses, err := openFolder(filepath.Join(cfg.Dir, addressesDir))
 	if err != nil {
 		return nil, err
@@ -131,13 +130,14 @@ func New(cfg Config) (*Network, error) {
 	if n.rtnl, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return nil, fmt.Errorf("open rtnetlink socket: %w", err)
 	}
+	n.proxies = neighborProxies{rtnl: n.rtnl, leases: n.leases, log: cfg.Log}
 	if err := n.reconcileAtStart(); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
 	for _, record := range n.records {
-		n.open(record, nil)
+		n.ports.open(record, nil)
 	}
-	n.takeMoved() // no request waits for these
+	n.ports.takeMoved() // no request waits for these
 	return n, nil
 }
 
@@ -176,7 +176,7 @@ func (n *Network) handle(request *cni.Request, file *os.File) (*cni.Answer, erro
 	n.mu.Lock()
 	known := n.records[request.Attachment.Device()] != nil
 	answer, err := n.answer(request, file)
-	moved := n.takeMoved()
+	moved := n.ports.takeMoved()
 	n.mu.Unlock()
 	if err != nil {
 		return nil, err
@@ -203,7 +203,7 @@ func (n *Network) undo(request *cni.Request, known bool, why error) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	defer n.takeMoved()
+	defer n.ports.takeMoved()
 	return errors.Join(why, n.forget(request.Attachment.Device()))
 }
 
@@ -326,7 +326,7 @@ func (n *Network) register(request *cni.Request, file *os.File) (err error) {
 		Since: time.Now().UTC().Truncate(time.Second),
 	}
 	record.Traits = n.traits(record, n.records[name])
-	if err := n.vacant(record); err != nil {
+	if err := n.ports.vacant(record, n.records); err != nil {
 		return err
 	}
 	if err := n.files.replace(name, record); err != nil {
@@ -335,7 +335,7 @@ func (n *Network) register(request *cni.Request, file *os.File) (err error) {
 	if err := n.connect(record); err != nil {
 		return errors.Join(err, n.files.remove(name))
 	}
-	n.open(record, n.records[name])
+	n.ports.open(record, n.records[name])
 	n.records[name] = record
 	delete(n.unknown, name)
 	n.storeSocket(name, file)
@@ -373,7 +373,7 @@ func (n *Network) connect(record *Record) error {
 			return err
 		}
 	}
-	return n.answerFor(record)
+	return n.proxies.answerFor(record)
 }
 
 // storeSocket stores the socket of a pod's namespace and closes the previous one; nil only closes.
@@ -400,7 +400,7 @@ func (n *Network) release(name string) error {
 func (n *Network) forget(name string) error {
 	record := n.records[name]
 	if record != nil {
-		n.closePorts(record)
+		n.ports.closePorts(record)
 	}
 	if record != nil && n.cfg.Programs != nil {
 		if err := n.cfg.Programs.RemovePod(podOf(record, 0)); err != nil {
@@ -408,7 +408,7 @@ func (n *Network) forget(name string) error {
 		}
 	}
 	if record != nil {
-		n.answerNoMore(record)
+		n.proxies.answerNoMore(record)
 	}
 	if err := n.files.remove(name); err != nil {
 		return err

@@ -77,17 +77,23 @@ func (r *Record) attachment() *model.Attachment {
 	return a
 }
 
+// portOpener leads from ports of the node to pods.
+type portOpener struct {
+	ports Ports        // nil to ignore host ports
+	moved []model.Name // pods whose host ports the current request changed
+}
+
 // vacant returns an error if a port that a record asks for belongs to another container. The
 // interfaces of one container share its ports.
-func (n *Network) vacant(record *Record) error {
+func (p *portOpener) vacant(record *Record, records map[string]*Record) error {
 	wanted := make(map[hostPort]bool, len(record.Device.HostPorts))
 	for i := range record.Device.HostPorts {
 		wanted[portOf(&record.Device.HostPorts[i])] = true
 	}
-	if len(wanted) == 0 || n.cfg.Ports == nil {
+	if len(wanted) == 0 || p.ports == nil {
 		return nil
 	}
-	for _, other := range n.records {
+	for _, other := range records {
 		if other.Owner.Container == record.Owner.Container {
 			continue
 		}
@@ -102,35 +108,35 @@ func (n *Network) vacant(record *Record) error {
 
 // open requests that the ports of a record lead to its pod; Await tells when they do. It closes the
 // ports of the record before it, if that was of another pod.
-func (n *Network) open(record, before *Record) {
-	if n.cfg.Ports == nil || record.podName() == (model.Name{}) {
+func (p *portOpener) open(record, before *Record) {
+	if p.ports == nil || record.podName() == (model.Name{}) {
 		return
 	}
 	if before != nil && before.podName() != record.podName() {
-		n.closePorts(before)
+		p.closePorts(before)
 	}
-	n.cfg.Ports.SetAttachment(record.attachment())
-	n.ported(record)
+	p.ports.SetAttachment(record.attachment())
+	p.ported(record)
 }
 
-func (n *Network) closePorts(record *Record) {
-	if n.cfg.Ports == nil || record.podName() == (model.Name{}) {
+func (p *portOpener) closePorts(record *Record) {
+	if p.ports == nil || record.podName() == (model.Name{}) {
 		return
 	}
-	n.cfg.Ports.DeleteAttachment(record.podName(), record.device())
-	n.ported(record)
+	p.ports.DeleteAttachment(record.podName(), record.device())
+	p.ported(record)
 }
 
 // ported notes that a pod's ports have changed.
-func (n *Network) ported(record *Record) {
+func (p *portOpener) ported(record *Record) {
 	if len(record.Device.HostPorts) > 0 || record.Adopted {
-		n.moved = append(n.moved, record.podName())
+		p.moved = append(p.moved, record.podName())
 	}
 }
 
 // takeMoved returns the pods whose ports have changed since the last call.
-func (n *Network) takeMoved() []model.Name {
-	moved := n.moved
-	n.moved = nil
+func (p *portOpener) takeMoved() []model.Name {
+	moved := p.moved
+	p.moved = nil
 	return moved
 }

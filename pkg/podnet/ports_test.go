@@ -133,8 +133,8 @@ func TestVacant(t *testing.T) {
 				Device: cni.Device{HostPorts: []cni.PortMapping{m}},
 			}
 		}
-		n := &Network{cfg: Config{Ports: &fakePorts{}}, records: map[string]*Record{"fl": record(tt.owner, tt.has)}}
-		err := n.vacant(record("a", tt.wants))
+		opener := portOpener{ports: &fakePorts{}}
+		err := opener.vacant(record("a", tt.wants), map[string]*Record{"fl": record(tt.owner, tt.has)})
 		if (err == nil) != tt.vacant {
 			t.Errorf("%s: %v", tt.name, err)
 		}

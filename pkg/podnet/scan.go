@@ -135,7 +135,7 @@ func (n *Network) Run(ctx context.Context) error {
 		}
 		n.mu.Lock()
 		err := n.scan(false)
-		n.takeMoved()
+		n.ports.takeMoved()
 		n.mu.Unlock()
 		if err != nil {
 			n.cfg.Log.Warn("cannot reconcile the pods' devices, trying again", "error", err)
@@ -228,11 +228,11 @@ func (n *Network) mend() error {
 	if err != nil {
 		return err
 	}
-	n.lans = lansOf(routes)
+	n.proxies.lans = lansOf(routes)
 	if len(n.records) == 0 {
 		return nil
 	}
-	if len(n.lans) > 0 {
+	if len(n.proxies.lans) > 0 {
 		// This refreshes the pools. While the CIDRs are unknown, beside finds nothing to answer for.
 		_ = n.ready(cni.ErrNotAvailable)
 	}
@@ -241,7 +241,7 @@ func (n *Network) mend() error {
 	if err != nil {
 		return err
 	}
-	answered, err := n.answered()
+	answered, err := n.proxies.answered()
 	if err != nil {
 		return err
 	}
@@ -250,7 +250,7 @@ func (n *Network) mend() error {
 		record := n.records[name]
 		index := record.Device.Index
 		if slices.ContainsFunc(record.Addresses, func(addr netip.Addr) bool {
-			return leads[addr] != index || !known[neighbour{index, addr, record.Device.PodMAC}] || !n.isAnswered(addr, answered)
+			return leads[addr] != index || !known[neighbour{index, addr, record.Device.PodMAC}] || !n.proxies.isAnswered(addr, answered)
 		}) {
 			err := n.connect(record)
 			if errors.Is(err, unix.ENODEV) {

@@ -8,8 +8,8 @@ import (
 // onHost returns the path by which a directory that this container sees is known on the node, so
 // that whoever reads it finds the directory there. It returns dir itself outside of containers, and
 // if the mounts of the node's first process cannot be read.
-func (n *Node) onHost(dir string) string {
-	own, host := n.mounts("proc/self/mountinfo"), n.mounts("proc/1/mountinfo")
+func (r Root) onHost(dir string) string {
+	own, host := r.mounts("proc/self/mountinfo"), r.mounts("proc/1/mountinfo")
 	var here *mount
 	for i := range own { // later mounts cover earlier ones
 		if m := &own[i]; isBelow(dir, m.at) && (here == nil || len(m.at) >= len(here.at)) {
@@ -39,8 +39,8 @@ func isBelow(dir, top string) bool {
 // mount is a line of a mountinfo: the directory root of the file system on a device is at a path.
 type mount struct{ device, root, at string }
 
-func (n *Node) mounts(name string) (list []mount) {
-	text, _ := n.read(name) // without it nothing is known
+func (r Root) mounts(name string) (list []mount) {
+	text, _ := r.read(name) // without it nothing is known
 	for line := range strings.Lines(text) {
 		const device, root, at = 2, 3, 4
 		if words := strings.Fields(line); len(words) > at {

@@ -30,9 +30,9 @@ func TestOnHost(t *testing.T) {
 		{host, host, "/opt/cni/bin", "/opt/cni/bin"}, // no container
 		{host, host, "/etc/cni/net.d", "/etc/cni/net.d"},
 	} {
-		n := &Node{Root: t.TempDir()}
+		n := &Node{Root: Root(t.TempDir())}
 		for name, text := range map[string]string{"proc/self/mountinfo": tt.own, "proc/1/mountinfo": tt.host} {
-			path := filepath.Join(n.Root, name)
+			path := filepath.Join(string(n.Root), name)
 			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 				t.Fatal(err)
 			}

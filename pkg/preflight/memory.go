@@ -43,8 +43,8 @@ func (n *Node) memory() Line {
 	return Line{check, OK, found, ""}
 }
 
-func (n *Node) totalMemory() (uint64, error) {
-	text, err := n.read("proc/meminfo")
+func (r Root) totalMemory() (uint64, error) {
+	text, err := r.read("proc/meminfo")
 	if err != nil {
 		return 0, err
 	}
@@ -81,24 +81,24 @@ const unlimited = 1 << 62
 
 // memoryLimit returns the smallest limit of this process's cgroup and its ancestors, and the file it
 // is in; where is "" if there is no limit.
-func (n *Node) memoryLimit() (least uint64, where string) {
-	least, where, _ = n.smallestLimit()
+func (r Root) memoryLimit() (least uint64, where string) {
+	least, where, _ = r.smallestLimit()
 	return least, where
 }
 
-func (n *Node) smallestLimit() (least uint64, where string, of hierarchy) {
+func (r Root) smallestLimit() (least uint64, where string, of hierarchy) {
 	for i, h := range hierarchies() {
-		at, ok := n.cgroupIn(i == 0)
+		at, ok := r.cgroupIn(i == 0)
 		if !ok {
 			continue
 		}
 		if at == "/" {
-			at = n.ownCgroup(h.trees)
+			at = r.ownCgroup(h.trees)
 		}
 		for ; ; at = path.Dir(at) {
 			for _, tree := range h.trees {
 				file := path.Join(tree, at, h.limit)
-				limit, err := strconv.ParseUint(first(n.read(file)), 10, 64)
+				limit, err := strconv.ParseUint(first(r.read(file)), 10, 64)
 				if err == nil && limit < unlimited && (where == "" || limit < least) {
 					least, where, of = limit, "/"+file, h
 				}
@@ -112,8 +112,8 @@ func (n *Node) smallestLimit() (least uint64, where string, of hierarchy) {
 }
 
 // cgroupIn returns this process's cgroup in version 2, or in version 1's memory controller.
-func (n *Node) cgroupIn(v2 bool) (at string, ok bool) {
-	groups, err := n.read("proc/self/cgroup")
+func (r Root) cgroupIn(v2 bool) (at string, ok bool) {
+	groups, err := r.read("proc/self/cgroup")
 	if err != nil {
 		return "", false
 	}
@@ -137,17 +137,17 @@ func (n *Node) cgroupIn(v2 bool) (at string, ok bool) {
 // MemoryUse returns how much memory counts against the smallest limit of this process's cgroup and
 // its ancestors, without what the kernel takes back before it kills anybody. where is the file of the
 // limit, or "" if there is none.
-func (n *Node) MemoryUse() (used, limit uint64, where string) {
-	limit, where, of := n.smallestLimit()
+func (r Root) MemoryUse() (used, limit uint64, where string) {
+	limit, where, of := r.smallestLimit()
 	if where == "" {
 		return 0, 0, ""
 	}
 	dir := path.Dir(where)
-	used, err := strconv.ParseUint(first(n.read(path.Join(dir, of.used))), 10, 64)
+	used, err := strconv.ParseUint(first(r.read(path.Join(dir, of.used))), 10, 64)
 	if err != nil {
 		return 0, 0, ""
 	}
-	for line := range strings.Lines(first(n.read(path.Join(dir, "memory.stat")))) {
+	for line := range strings.Lines(first(r.read(path.Join(dir, "memory.stat")))) {
 		if words := strings.Fields(line); len(words) == 2 && words[0] == of.idle {
 			idle, _ := strconv.ParseUint(words[1], 10, 64)
 			used -= min(used, idle)
@@ -159,10 +159,10 @@ func (n *Node) MemoryUse() (used, limit uint64, where string) {
 // ownCgroup returns the path of this process's cgroup in a tree, which may be at one of several
 // places. A container usually sees its own cgroup as the root, while the chart mounts the node's
 // whole tree. The processes that a cgroup lists have the numbers that they have here.
-func (n *Node) ownCgroup(trees []string) string {
-	pid, _, _ := strings.Cut(first(n.read("proc/self/stat")), " ")
+func (r Root) ownCgroup(trees []string) string {
+	pid, _, _ := strings.Cut(first(r.read("proc/self/stat")), " ")
 	for _, tree := range trees {
-		if at, ok := n.findProcess(pid, tree, "/"); ok {
+		if at, ok := r.findProcess(pid, tree, "/"); ok {
 			return at
 		}
 	}
@@ -170,17 +170,17 @@ func (n *Node) ownCgroup(trees []string) string {
 }
 
 // findProcess returns the cgroup below one of a tree, or that one itself, that lists a process.
-func (n *Node) findProcess(pid, tree, below string) (at string, ok bool) {
+func (r Root) findProcess(pid, tree, below string) (at string, ok bool) {
 	dir := path.Join(tree, below)
-	for listed := range strings.Lines(first(n.read(dir + "/cgroup.procs"))) {
+	for listed := range strings.Lines(first(r.read(dir + "/cgroup.procs"))) {
 		if strings.TrimSpace(listed) == pid {
 			return below, true
 		}
 	}
-	entries, _ := os.ReadDir(n.path(dir)) // a cgroup may end at any time
+	entries, _ := os.ReadDir(r.path(dir)) // a cgroup may end at any time
 	for _, e := range entries {
 		if e.IsDir() {
-			if at, ok = n.findProcess(pid, tree, path.Join(below, e.Name())); ok {
+			if at, ok = r.findProcess(pid, tree, path.Join(below, e.Name())); ok {
 				return at, true
 			}
 		}

@@ -31,7 +31,7 @@ type Memory struct {
 // Node is the machine to check. The functions that are set ask the running kernel; an error that
 // wraps fs.ErrPermission means that the caller lacks the privileges.
 type Node struct {
-	Root    string // directory that contains proc, sys and etc
+	Root
 	Options Options
 
 	Kernel  func() (lacks []string, err error) // err is set if a required feature is missing

@@ -102,7 +102,7 @@ func (m *machine) checkIn(t *testing.T, files *tree) *Report {
 	if err := files.become(m.files); err != nil {
 		t.Fatal(err)
 	}
-	m.Root = files.root
+	m.Root = Root(files.root)
 	return m.Check()
 }
 
@@ -254,7 +254,7 @@ func TestHostile(t *testing.T) {
 
 // read refuses anything that is not a regular file, including what would block the reader.
 func TestOpen(t *testing.T) {
-	n := &Node{Root: t.TempDir()}
+	n := &Node{Root: Root(t.TempDir())}
 	if err := unix.Mkfifo(n.path("pipe"), 0o600); err != nil {
 		t.Fatal(err)
 	}

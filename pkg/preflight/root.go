@@ -15,9 +15,12 @@ import (
 // maxFile limits how much of a file is read.
 const maxFile = 256 << 10
 
+// Root is the directory that contains proc, sys and etc of the machine to check.
+type Root string
+
 // open opens a regular file for reading. It fails for anything that could block the reader.
-func (n *Node) open(name string) (*os.File, error) {
-	file, err := os.OpenFile(n.path(name), os.O_RDONLY|unix.O_NONBLOCK, 0)
+func (r Root) open(name string) (*os.File, error) {
+	file, err := os.OpenFile(r.path(name), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -30,11 +33,11 @@ func (n *Node) open(name string) (*os.File, error) {
 // path returns the path of one of the machine's files. It does not clean it: the kernel resolves
 // ".." after a link relative to the link's target, which is how the checks find the parents of
 // devices.
-func (n *Node) path(name string) string { return n.Root + "/" + name }
+func (r Root) path(name string) string { return string(r) + "/" + name }
 
 // read returns the content of a file without surrounding white space.
-func (n *Node) read(name string) (string, error) {
-	file, err := n.open(name)
+func (r Root) read(name string) (string, error) {
+	file, err := r.open(name)
 	if err != nil {
 		return "", err
 	}
@@ -44,8 +47,8 @@ func (n *Node) read(name string) (string, error) {
 }
 
 // list returns the names in a directory, none if the directory does not exist.
-func (n *Node) list(name string) ([]string, error) {
-	entries, err := os.ReadDir(n.path(name))
+func (r Root) list(name string) ([]string, error) {
+	entries, err := os.ReadDir(r.path(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -56,14 +59,14 @@ func (n *Node) list(name string) ([]string, error) {
 	return names, err
 }
 
-func (n *Node) exists(name string) bool {
-	_, err := os.Lstat(n.path(name))
+func (r Root) exists(name string) bool {
+	_, err := os.Lstat(r.path(name))
 	return err == nil
 }
 
 // link returns the last element of a link's target, "" if it is not a link.
-func (n *Node) link(name string) string {
-	to, err := os.Readlink(n.path(name))
+func (r Root) link(name string) string {
+	to, err := os.Readlink(r.path(name))
 	if err != nil {
 		return ""
 	}
@@ -72,8 +75,8 @@ func (n *Node) link(name string) string {
 
 // processes returns the names of the visible processes, with an error if only those of this
 // container are visible.
-func (n *Node) processes() (map[string]bool, error) {
-	pids, err := n.list("proc")
+func (r Root) processes() (map[string]bool, error) {
+	pids, err := r.list("proc")
 	if err != nil {
 		return nil, err
 	}
@@ -82,11 +85,11 @@ func (n *Node) processes() (map[string]bool, error) {
 		if pid == "" || pid[0] < '0' || pid[0] > '9' {
 			continue
 		}
-		if name, err := n.read("proc/" + pid + "/comm"); err == nil {
+		if name, err := r.read("proc/" + pid + "/comm"); err == nil {
 			names[name] = true
 		}
 	}
-	if n.contained() {
+	if r.contained() {
 		return names, errors.New("only the processes of this container are visible")
 	}
 	return names, nil
@@ -94,8 +97,8 @@ func (n *Node) processes() (map[string]bool, error) {
 
 // contained reports whether this process runs in the agent's container, where it sees what the
 // node's kernel reports, but only its own processes and files.
-func (n *Node) contained() bool {
-	init, err := n.read("proc/1/comm")
+func (r Root) contained() bool {
+	init, err := r.read("proc/1/comm")
 	return err == nil && strings.HasPrefix(init, "fairlead")
 }
 

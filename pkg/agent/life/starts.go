@@ -106,6 +106,6 @@ func (s Starts) Status(now time.Time) *observe.AgentStatus {
 			status.KilledLately++
 		}
 	}
-	status.MemoryUsed, status.MemoryLimit, status.MemoryFile = (&preflight.Node{Root: "/"}).MemoryUse()
+	status.MemoryUsed, status.MemoryLimit, status.MemoryFile = preflight.Root("/").MemoryUse()
 	return status
 }
