@@ -72,12 +72,12 @@ func (l *Local) addBroadcasts(addr netip.Addr, mask net.IPMask) {
 // Watch keeps the devices that have programs, and the map of the node's addresses, in step with the
 // node's interfaces until the context ends. It looks whenever something may have changed and
 // whenever again receives, and calls changed with all addresses after each look.
-func (d *Datapath) Watch(ctx context.Context, again <-chan struct{}, changed func(*Local)) error {
+func (d *deviceLinks) Watch(ctx context.Context, again <-chan struct{}, changed func(*Local)) error {
 	return devices.Watch(ctx, d.log, d.packets.IsPod, again, func() error { return d.scanAddresses(changed) })
 }
 
 // scanAddresses reads the devices and addresses and brings programs and maps in step with them.
-func (d *Datapath) scanAddresses(changed func(*Local)) error {
+func (d *deviceLinks) scanAddresses(changed func(*Local)) error {
 	d.outside.looking.Lock()
 	defer d.outside.looking.Unlock()
 	own := d.packets.Own()
@@ -104,7 +104,7 @@ func (d *Datapath) scanAddresses(changed func(*Local)) error {
 
 // AttachTunnel attaches the programs to the tunnel's device, which exists by now. Until the next
 // look, the node's other devices keep what they have.
-func (d *Datapath) AttachTunnel() error {
+func (d *deviceLinks) AttachTunnel() error {
 	d.outside.looking.Lock()
 	defer d.outside.looking.Unlock()
 	tunnel, err := devices.FindTunnel(d.packets.Tunnel)
@@ -131,7 +131,7 @@ func (d *Datapath) AttachTunnel() error {
 
 // detect returns the devices that lead out of the node, and the tunnel unless it is one of them.
 // The tunnel's index is 0 while it does not exist.
-func (d *Datapath) detect(own []netip.Addr) (found []devices.Device, tunnel devices.Device, err error) {
+func (d *deviceLinks) detect(own []netip.Addr) (found []devices.Device, tunnel devices.Device, err error) {
 	found, err = devices.Detect(d.packets.Devices, own)
 	if err == nil && d.packets.Tunnel != "" {
 		tunnel, err = devices.FindTunnel(d.packets.Tunnel)
@@ -141,7 +141,7 @@ func (d *Datapath) detect(own []netip.Addr) (found []devices.Device, tunnel devi
 
 // writeAddrs writes the node's addresses to the maps, and then those that backends on other nodes
 // see, since they have to be the node's before they are used.
-func (d *Datapath) writeAddrs(addrs map[netip.Addr]uint32, own []netip.Addr, found []devices.Device) error {
+func (d *deviceLinks) writeAddrs(addrs map[netip.Addr]uint32, own []netip.Addr, found []devices.Device) error {
 	first := primaryOf(addrs, own, found)
 	rows := map[netip.Addr]maps.NodeAddr{}
 	for addr, ifindex := range addrs {
@@ -181,7 +181,7 @@ func (d *Datapath) writeAddrs(addrs map[netip.Addr]uint32, own []netip.Addr, fou
 
 // writeTunnel writes the tunnel's device and the addresses that backends reached through it see:
 // none before the tunnel has programs to handle the replies.
-func (d *Datapath) writeTunnel(isServed bool) error {
+func (d *deviceLinks) writeTunnel(isServed bool) error {
 	tunnel := d.outside.tunnel
 	if !isServed || !tunnel.Addr4.IsValid() {
 		tunnel.Addr4 = netip.IPv4Unspecified()

@@ -65,9 +65,24 @@ func (d *Datapath) attachPrograms() error {
 	return errors.Join(d.attachDevices(packets), d.takeOver(), d.removeStale(), old.close())
 }
 
+// cgroupLinks attaches the socket programs to the cgroup, and repairs what becomes of that.
+type cgroupLinks struct {
+	*shared
+	cgroup     cgroup
+	hostNetns  uint64
+	congestion string
+	token      token // identifies this process's test dials to the programs it loads
+	features   Features
+	programs   programs // attached by the links; nil before Attach
+	// hookTypes are the attach types of all socket programs, by name; nil until needed.
+	hookTypes map[string]ebpf.AttachType
+	links     map[string]link.Link // by program name
+	attached  Attachment
+}
+
 // attachAll makes every hook run its program. It creates new links first, which can fail and is
 // undone by closing them, then updates existing links, which should not fail if it got that far.
-func (d *Datapath) attachAll(progs programs) (err error) {
+func (d *cgroupLinks) attachAll(progs programs) (err error) {
 	var undo []func() error
 	defer func() {
 		for _, step := range slices.Backward(undo) {
@@ -116,7 +131,7 @@ func (d *Datapath) attachAll(progs programs) (err error) {
 }
 
 // inPlace reports whether the program has a link that is attached where it should be.
-func (d *Datapath) inPlace(name string, prog program) (bool, error) {
+func (d *cgroupLinks) inPlace(name string, prog program) (bool, error) {
 	if err := d.openLink(name); err != nil {
 		return false, err
 	}
@@ -135,7 +150,7 @@ func (d *Datapath) inPlace(name string, prog program) (bool, error) {
 }
 
 // openLink opens the pinned link of a program, if there is one and it is not open.
-func (d *Datapath) openLink(name string) error {
+func (d *cgroupLinks) openLink(name string) error {
 	if d.links[name] != nil {
 		return nil
 	}
@@ -152,7 +167,7 @@ func (d *Datapath) openLink(name string) error {
 
 // fits reports whether the link is attached where it should be. A link that was detached, by hand
 // or because its cgroup was removed, has the cgroup id 0.
-func (d *Datapath) fits(l link.Link, attach ebpf.AttachType) (bool, error) {
+func (d *cgroupLinks) fits(l link.Link, attach ebpf.AttachType) (bool, error) {
 	info, err := l.Info()
 	if err != nil {
 		return false, err
@@ -162,7 +177,7 @@ func (d *Datapath) fits(l link.Link, attach ebpf.AttachType) (bool, error) {
 }
 
 // switchLinks updates the programs of links. It returns functions that undo this, where possible.
-func (d *Datapath) switchLinks(names []string, progs programs) (undo []func() error, err error) {
+func (d *cgroupLinks) switchLinks(names []string, progs programs) (undo []func() error, err error) {
 	var errs []error
 	for _, name := range names {
 		err := d.step("attach: " + name)
@@ -191,7 +206,7 @@ func update(name string, l link.Link, prog program) error {
 }
 
 // addLink attaches prog with a new link, which is not pinned yet.
-func (d *Datapath) addLink(name string, prog program) (link.Link, error) {
+func (d *cgroupLinks) addLink(name string, prog program) (link.Link, error) {
 	if err := d.step("attach: " + name); err != nil {
 		return nil, err
 	}
@@ -204,7 +219,7 @@ func (d *Datapath) addLink(name string, prog program) (link.Link, error) {
 
 // publishLink pins a new link in the place of the old one, if any, in one step. The old link stays
 // in the staging directory until it is certain that nothing has to be undone.
-func (d *Datapath) publishLink(name string, added link.Link) (undo func() error, err error) {
+func (d *cgroupLinks) publishLink(name string, added link.Link) (undo func() error, err error) {
 	if err := d.pins.openStage(); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
@@ -227,7 +242,7 @@ func (d *Datapath) publishLink(name string, added link.Link) (undo func() error,
 
 // adoptLinks closes the links that new ones replaced. This detaches them, since their pins go with
 // the staging directory.
-func (d *Datapath) adoptLinks(added map[string]link.Link) {
+func (d *cgroupLinks) adoptLinks(added map[string]link.Link) {
 	if len(added) == 0 {
 		return
 	}
@@ -245,7 +260,7 @@ func (d *Datapath) adoptLinks(added map[string]link.Link) {
 }
 
 // removeStale detaches the programs that this version does not have or does not need now.
-func (d *Datapath) removeStale() error {
+func (d *cgroupLinks) removeStale() error {
 	names, err := d.pins.linkNames()
 	if err != nil {
 		return err

@@ -35,7 +35,7 @@ func (a *Attachment) sound() bool {
 
 // WatchAttachment calls CheckAttachment every minute until the context ends, and more often while
 // something is wrong.
-func (d *Datapath) WatchAttachment(ctx context.Context) error {
+func (d *cgroupLinks) WatchAttachment(ctx context.Context) error {
 	d.mu.Lock()
 	found := d.attached
 	d.mu.Unlock()
@@ -55,13 +55,13 @@ func (d *Datapath) WatchAttachment(ctx context.Context) error {
 
 // CheckAttachment repairs what was detached, changed or unpinned since Attach, and proves by test
 // dials that the programs work. Status returns the result until the next check.
-func (d *Datapath) CheckAttachment() Attachment {
+func (d *cgroupLinks) CheckAttachment() Attachment {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.check()
 }
 
-func (d *Datapath) check() Attachment {
+func (d *cgroupLinks) check() Attachment {
 	was := d.attached
 	found := Attachment{Checked: time.Now(), Mended: was.Mended}
 	if d.programs == nil {
@@ -79,7 +79,7 @@ func (d *Datapath) check() Attachment {
 
 // mend brings every link back to the state in which Attach left it, and returns how many it had to
 // repair.
-func (d *Datapath) mend() (mended int, err error) {
+func (d *cgroupLinks) mend() (mended int, err error) {
 	// A cgroup that was removed and created again is another cgroup, although links to the old one
 	// count as attached while sockets of the old one are open. Only the root cannot be removed: if
 	// its path leads nowhere, the mount is gone.
@@ -103,7 +103,7 @@ func (d *Datapath) mend() (mended int, err error) {
 	return mended, errors.Join(errs...)
 }
 
-func (d *Datapath) mendLink(name string, prog program) (mended bool, err error) {
+func (d *cgroupLinks) mendLink(name string, prog program) (mended bool, err error) {
 	switch sound, runs, err := d.inspect(name, prog); {
 	case err != nil:
 		return false, fmt.Errorf("inspect link %s: %w", name, err)
@@ -128,7 +128,7 @@ func (d *Datapath) mendLink(name string, prog program) (mended bool, err error) 
 
 // inspect reports whether the program's link is attached and pinned where it should be, and whether
 // it runs the program.
-func (d *Datapath) inspect(name string, prog program) (sound, runs bool, err error) {
+func (d *cgroupLinks) inspect(name string, prog program) (sound, runs bool, err error) {
 	l := d.links[name]
 	if l == nil {
 		return false, false, nil
@@ -154,7 +154,7 @@ func (d *Datapath) inspect(name string, prog program) (sound, runs bool, err err
 }
 
 // logAttachment logs changes for the worse and for the better.
-func (d *Datapath) logAttachment(was, now *Attachment) {
+func (d *cgroupLinks) logAttachment(was, now *Attachment) {
 	if now.Err != nil && (was.Err == nil || was.Err.Error() != now.Err.Error()) {
 		d.log.Error("cannot attach programs: trying again", "error", now.Err)
 	}

@@ -208,7 +208,7 @@ func checkFinding(t *testing.T, got, want finding, why string, round int) {
 
 // A node that lacks an address family does not count as one whose programs do not work.
 func TestProofOfFamily(t *testing.T) {
-	d := &Datapath{features: Features{CanRefuse: true}}
+	d := &cgroupLinks{features: Features{CanRefuse: true}}
 	if state, why := d.proofState(unix.EAFNOSUPPORT); state != Absent || why == "" {
 		t.Errorf("%s, %q", state, why)
 	}

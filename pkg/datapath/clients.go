@@ -9,7 +9,7 @@ import (
 // followClients doubles the room for clients with session affinity if more than half of it is taken
 // and it is below most. Nothing else predicts how many there will be, and a client that is evicted
 // may get another backend.
-func (d *Datapath) followClients(most uint32) error {
+func (d *grower) followClients(most uint32) error {
 	rows, room, err := d.countClients()
 	if err != nil || rows <= room/2 || room >= most {
 		return err
@@ -23,7 +23,7 @@ func (d *Datapath) followClients(most uint32) error {
 // countClients returns how many clients with session affinity are remembered, and how many there is
 // room for. It counts the rows only if, by the programs' count, they may take more than half of the
 // room; otherwise the number is an upper bound.
-func (d *Datapath) countClients() (rows, room uint32, err error) {
+func (d *grower) countClients() (rows, room uint32, err error) {
 	d.changing.Lock() // a growth closes the map
 	defer d.changing.Unlock()
 	if d.maps == nil {

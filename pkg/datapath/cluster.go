@@ -7,7 +7,7 @@ import (
 )
 
 // Cluster returns what the programs know about the nodes of the cluster.
-func (d *Datapath) Cluster() (maps.Cluster, error) {
+func (d *shared) Cluster() (maps.Cluster, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {
@@ -18,7 +18,7 @@ func (d *Datapath) Cluster() (maps.Cluster, error) {
 
 // SetCluster tells the programs who the nodes of the cluster are, and whose pods have which
 // addresses.
-func (d *Datapath) SetCluster(want maps.Cluster) error {
+func (d *shared) SetCluster(want maps.Cluster) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {

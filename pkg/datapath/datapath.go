@@ -46,16 +46,22 @@ type Config struct {
 // process out. Its methods are safe for concurrent use, except for what Tables says about the
 // tables.
 type Datapath struct {
-	pins   pins
-	cgroup cgroup
-	log    *slog.Logger
-	step   func(string) error
-	lock   *os.File
+	*shared
+	*cgroupLinks
+	*deviceLinks
+	*grower
 
-	hostNetns  uint64
-	congestion string
-	token      token // identifies this process's test dials to the programs it loads
-	checked    token // marks packets that the programs at pods' devices have passed
+	lock     *os.File
+	adopted  bool
+	repinned Pins
+	former   former
+}
+
+// shared is what the parts of a Datapath share.
+type shared struct {
+	pins pins
+	log  *slog.Logger
+	step func(string) error // see Config.failpoint
 
 	// changing is held while maps or programs are replaced, from the first look to the last step.
 	// It is locked before mu, which is held only while others could see half of the change. Either
@@ -63,30 +69,11 @@ type Datapath struct {
 	// rows don't block queries, device events and link repairs.
 	changing sync.Mutex
 	mu       sync.Mutex
-	adopted  bool
-	switched bool // programs of this version use the maps that replace those of another version
-	features Features
 	maps     *maps.Maps
 	tables   *maps.Tables
-	programs programs // attached by the links; nil before Attach
-	// hookTypes are the attach types of all socket programs, by name; nil until needed.
-	hookTypes map[string]ebpf.AttachType
-	links     map[string]link.Link // by program name
-	attached  Attachment
-	repinned  Pins
-	needs     hookSet // hooks needed by the frontends so far
-
-	packets Packets // its zero value serves no device
-	hooks   *devices.Hooks
-	outside outside
-	former  former
-
-	table   *table      // nil unless there are two maps of established flows; guarded by changing
-	copying atomic.Bool // flows are in both maps, or in the new one
-
-	// pushedOut is how many clients with session affinity were ever evicted, as of the last lruCounts.
-	// Guarded by changing.
-	pushedOut uint64
+	needs    hookSet     // hooks needed by the frontends so far
+	table    *table      // nil unless there are two maps of established flows; guarded by changing
+	copying  atomic.Bool // flows are in both maps, or in the new one
 }
 
 // ErrNoMaps is returned by methods that need maps, before Create made or Open adopted any.
@@ -100,7 +87,13 @@ var ErrInUse = errors.New("another agent is at work")
 // changes nothing. Until Attach has run, the attached programs may use other maps than the adopted
 // ones, so nothing may be written before.
 func Open(config Config) (*Datapath, error) {
-	d := &Datapath{pins: newPins(config.BPFFS), log: config.Log, step: config.failpoint, links: map[string]link.Link{}, token: newToken(), checked: newToken()}
+	common := &shared{pins: newPins(config.BPFFS), log: config.Log, step: config.failpoint}
+	atCgroup := &cgroupLinks{shared: common, links: map[string]link.Link{}, token: newToken()}
+	atDevices := &deviceLinks{shared: common, checked: newToken()}
+	d := &Datapath{
+		shared: common, cgroupLinks: atCgroup, deviceLinks: atDevices,
+		grower: &grower{shared: common, cgroupLinks: atCgroup, deviceLinks: atDevices},
+	}
 	if !config.OnDemand {
 		d.needs = allHooks
 	}
@@ -210,7 +203,7 @@ func (d *Datapath) Create(sizes maps.Sizes) (err error) {
 
 // Tables returns the tables of the maps, nil if there are none. They are valid until the next Grow
 // or Close: callers must not use them meanwhile and must ask again afterward.
-func (d *Datapath) Tables() *maps.Tables {
+func (d *shared) Tables() *maps.Tables {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.tables
@@ -218,14 +211,14 @@ func (d *Datapath) Tables() *maps.Tables {
 
 // Maps returns the maps, nil if there are none. Like the tables, they are valid until the next Grow
 // or Close.
-func (d *Datapath) Maps() *maps.Maps {
+func (d *shared) Maps() *maps.Maps {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.maps
 }
 
 // Sizes returns the sizes of the maps, zero if there are none.
-func (d *Datapath) Sizes() maps.Sizes {
+func (d *shared) Sizes() maps.Sizes {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {

@@ -29,7 +29,7 @@ type Events struct {
 
 // Events returns an Events. The caller must close it. The programs send nothing until Want is
 // called.
-func (d *Datapath) Events() (*Events, error) {
+func (d *shared) Events() (*Events, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {

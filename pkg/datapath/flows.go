@@ -36,7 +36,7 @@ type Flows struct {
 var ErrCopying = errors.New("flows are being carried over to a larger map")
 
 // Flows returns a Flows. The caller must close it. It pins and attaches nothing.
-func (d *Datapath) Flows() (*Flows, error) {
+func (d *shared) Flows() (*Flows, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {

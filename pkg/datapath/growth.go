@@ -9,6 +9,17 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
+// grower replaces maps by larger ones, or by those of another version, while programs use them.
+type grower struct {
+	*shared
+	*cgroupLinks
+	*deviceLinks
+	switched bool // programs of this version use the maps that replace those of another version
+	// pushedOut is how many clients with session affinity were ever evicted, as of the last census.
+	// Guarded by changing.
+	pushedOut uint64
+}
+
 // Grow replaces the maps that are smaller than sizes by larger ones with the same rows, while
 // programs go on reading them. The caller must not write to the tables meanwhile and must get the
 // new ones from Tables afterward. If Grow fails, the old maps stay in use.
@@ -16,7 +27,7 @@ import (
 // A crash at any step is harmless, because the old and the new maps have the same content until
 // Grow returns: whichever of them are pinned and whichever the links' programs use, the next Open
 // takes the pinned ones and its Attach moves every link to them.
-func (d *Datapath) Grow(sizes maps.Sizes) error {
+func (d *grower) Grow(sizes maps.Sizes) error {
 	d.changing.Lock()
 	defer d.changing.Unlock()
 	grown, names, err := d.larger(func() (*maps.Maps, []string, error) { return d.maps.Grown(sizes) })
@@ -41,7 +52,7 @@ func (d *Datapath) Grow(sizes maps.Sizes) error {
 // use the old map and some the new: a client that comes twice in that time may get two backends,
 // and the answer to a first packet, or a later fragment, may find no row. If ct_pending grew, an older
 // Flows still uses the old map.
-func (d *Datapath) Enlarge(room maps.Room) error {
+func (d *grower) Enlarge(room maps.Room) error {
 	d.changing.Lock()
 	defer d.changing.Unlock()
 	grown, names, err := d.larger(func() (*maps.Maps, []string, error) { return d.maps.Enlarged(room) })
@@ -59,7 +70,7 @@ func (d *Datapath) Enlarge(room maps.Room) error {
 }
 
 // larger creates larger maps. It returns nil if none are needed.
-func (d *Datapath) larger(create func() (*maps.Maps, []string, error)) (*maps.Maps, []string, error) {
+func (d *grower) larger(create func() (*maps.Maps, []string, error)) (*maps.Maps, []string, error) {
 	if d.maps == nil {
 		return nil, nil, fmt.Errorf("grow maps: %w", ErrNoMaps)
 	}
@@ -73,7 +84,7 @@ func (d *Datapath) larger(create func() (*maps.Maps, []string, error)) (*maps.Ma
 }
 
 // replace makes the programs use larger maps. adopt makes them the Datapath's.
-func (d *Datapath) replace(grown *maps.Maps, names []string, adopt func()) (err error) {
+func (d *grower) replace(grown *maps.Maps, names []string, adopt func()) (err error) {
 	if err := d.step("grow: load"); err != nil {
 		return err
 	}
@@ -102,7 +113,7 @@ func (d *Datapath) replace(grown *maps.Maps, names []string, adopt func()) (err 
 }
 
 // warn logs an error after a growth has taken effect.
-func (d *Datapath) warn(err error) {
+func (d *grower) warn(err error) {
 	if err != nil {
 		d.log.Warn("cannot close the maps or programs that a growth replaced", "error", err)
 	}
@@ -110,7 +121,7 @@ func (d *Datapath) warn(err error) {
 
 // switchTo switches to grown: it stages the pins, updates every link to programs over grown, and
 // publishes the pins. If a step fails it undoes all of that.
-func (d *Datapath) switchTo(grown *maps.Maps, names []string, progs programs, packets devices.Programs) (err error) {
+func (d *grower) switchTo(grown *maps.Maps, names []string, progs programs, packets devices.Programs) (err error) {
 	undo := []func() error{d.pins.clearStage}
 	defer func() {
 		if err == nil {
@@ -151,7 +162,7 @@ func (d *Datapath) switchTo(grown *maps.Maps, names []string, progs programs, pa
 
 // growDevices switches the devices to programs over larger maps. It returns a function that undoes
 // this.
-func (d *Datapath) growDevices(packets devices.Programs) (undo func() error, err error) {
+func (d *deviceLinks) growDevices(packets devices.Programs) (undo func() error, err error) {
 	if err := d.step("grow: devices"); err != nil {
 		return nil, err
 	}
@@ -162,7 +173,7 @@ func (d *Datapath) growDevices(packets devices.Programs) (undo func() error, err
 	return func() error { return d.hooks.Switch(old) }, nil
 }
 
-func (d *Datapath) stage(grown *maps.Maps, names []string) error {
+func (d *grower) stage(grown *maps.Maps, names []string) error {
 	if err := d.step("grow: stage"); err != nil {
 		return err
 	}
@@ -178,7 +189,7 @@ func (d *Datapath) stage(grown *maps.Maps, names []string) error {
 }
 
 // republish restores the pin of the map that is in use.
-func (d *Datapath) republish(name string) error {
+func (d *grower) republish(name string) error {
 	if err := d.maps.PinOne(name, d.pins.staged(name)); err != nil {
 		return err
 	}

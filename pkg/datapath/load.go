@@ -59,7 +59,7 @@ type settings struct {
 	congestion string
 }
 
-func (d *Datapath) settings(found Features) settings {
+func (d *cgroupLinks) settings(found Features) settings {
 	return settings{found, d.hostNetns, d.token, d.needs, d.congestion}
 }
 

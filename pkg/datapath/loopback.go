@@ -23,7 +23,7 @@ const (
 // turnOnAcceptLocal has the stack take packets from the loopback device whose source is an address of
 // this node. If it does not yet, that is noted first, so that cleanup turns off what an agent turned
 // on, and nothing else.
-func (d *Datapath) turnOnAcceptLocal() error {
+func (d *deviceLinks) turnOnAcceptLocal() error {
 	now, err := os.ReadFile(filepath.Join("/proc/sys", acceptLocal))
 	if err != nil {
 		return fmt.Errorf("read a setting: %w", err)

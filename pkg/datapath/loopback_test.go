@@ -27,7 +27,7 @@ func TestAcceptLocal(t *testing.T) {
 		ns := rig.NewNetns(t, "node")
 		var now []byte
 		var noted []string
-		d := &Datapath{packets: Packets{Note: func(setting, was, is string) error {
+		d := &deviceLinks{packets: Packets{Note: func(setting, was, is string) error {
 			noted = append(noted, setting, was, is)
 			return tt.failed
 		}}}

@@ -11,7 +11,7 @@ import (
 // and the last pin loses the rows of the flows that began in that time.
 
 // copyOlder copies rows of another version's maps to this version's.
-func (d *Datapath) copyOlder(to *maps.Maps, which maps.CopyScope) error {
+func (d *grower) copyOlder(to *maps.Maps, which maps.CopyScope) error {
 	names := to.Older()
 	if len(names) == 0 {
 		return nil
@@ -32,7 +32,7 @@ func (d *Datapath) copyOlder(to *maps.Maps, which maps.CopyScope) error {
 // copyWritten copies again what programs have written since. It does nothing once this version's
 // programs have been attached: from then on the new maps are current, even if the pins of the old
 // ones are still to be replaced.
-func (d *Datapath) copyWritten() error {
+func (d *grower) copyWritten() error {
 	if d.switched {
 		return nil
 	}
@@ -40,7 +40,7 @@ func (d *Datapath) copyWritten() error {
 }
 
 // takeOver replaces the pinned maps of another version, now that the programs use this version's.
-func (d *Datapath) takeOver() error {
+func (d *grower) takeOver() error {
 	names := d.maps.Older()
 	if len(names) == 0 {
 		return nil

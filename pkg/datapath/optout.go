@@ -8,7 +8,7 @@ import (
 
 // SetOptouts makes the programs leave alone the pods in want, and returns how many rows it changed.
 // It deletes rows that are not in want only if remove is set.
-func (d *Datapath) SetOptouts(want map[maps.OptoutKey]maps.Optout, remove bool) (int, error) {
+func (d *shared) SetOptouts(want map[maps.OptoutKey]maps.Optout, remove bool) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {
@@ -18,7 +18,7 @@ func (d *Datapath) SetOptouts(want map[maps.OptoutKey]maps.Optout, remove bool) 
 }
 
 // Optouts returns the pods that the programs leave alone.
-func (d *Datapath) Optouts() (map[maps.OptoutKey]maps.Optout, error) {
+func (d *shared) Optouts() (map[maps.OptoutKey]maps.Optout, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {
@@ -28,4 +28,4 @@ func (d *Datapath) Optouts() (map[maps.OptoutKey]maps.Optout, error) {
 }
 
 // HostNetns returns the cookie of the node's own network namespace.
-func (d *Datapath) HostNetns() uint64 { return d.hostNetns }
+func (d *cgroupLinks) HostNetns() uint64 { return d.hostNetns }

@@ -47,7 +47,16 @@ type Packets struct {
 	AnySourcePort bool
 }
 
-// outside is the part of a Datapath that deals with devices.
+// deviceLinks attaches the packet programs to the devices that lead outside and to those of pods.
+type deviceLinks struct {
+	*shared
+	packets Packets // its zero value serves no device
+	hooks   *devices.Hooks
+	outside outside
+	checked token // marks packets that the programs at pods' devices have passed
+}
+
+// outside is what is known about the devices.
 type outside struct {
 	programs devices.Programs // empty if nothing needs them
 	found    []devices.Device // by the last look
@@ -69,7 +78,7 @@ func (o *outside) running() []*ebpf.Program {
 
 // openHooks prepares the Hooks for devices. If packets is nil, no device is served, and Hooks
 // removes what an earlier process attached.
-func (d *Datapath) openHooks(packets *Packets) {
+func (d *deviceLinks) openHooks(packets *Packets) {
 	d.packets = Packets{XDP: devices.Off}
 	if packets != nil {
 		d.packets = *packets
@@ -86,13 +95,13 @@ func (d *Datapath) openHooks(packets *Packets) {
 }
 
 // servesDevices reports whether devices need programs, for a frontend or another feature.
-func (d *Datapath) servesDevices() bool {
+func (d *deviceLinks) servesDevices() bool {
 	needed := d.needs&packetHooks != 0 || d.packets.ExternalClusterIP || d.packets.Bypass || d.packets.Masquerade || d.packets.Node
 	return needed && !d.packets.Devices.None()
 }
 
 // loadPackets loads the packet programs over the given maps, if they are needed.
-func (d *Datapath) loadPackets(m *maps.Maps) (progs devices.Programs, err error) {
+func (d *deviceLinks) loadPackets(m *maps.Maps) (progs devices.Programs, err error) {
 	if !d.servesDevices() && !d.packets.Pods && !d.packets.Chained {
 		return progs, nil
 	}
@@ -140,7 +149,7 @@ func (d *Datapath) loadPackets(m *maps.Maps) (progs devices.Programs, err error)
 
 // loadPacketsOver loads an object of packet programs over the given maps, and over both maps of
 // established flows if there are two.
-func (d *Datapath) loadPacketsOver(m *maps.Maps, spec *ebpf.CollectionSpec) (*ebpf.Collection, error) {
+func (d *deviceLinks) loadPacketsOver(m *maps.Maps, spec *ebpf.CollectionSpec) (*ebpf.Collection, error) {
 	over := m.Replacements(spec)
 	if d.table != nil {
 		d.table.replace(m.Ct, spec, over)
@@ -149,7 +158,7 @@ func (d *Datapath) loadPacketsOver(m *maps.Maps, spec *ebpf.CollectionSpec) (*eb
 }
 
 // attachDevices attaches the packet programs to the devices and closes the previous ones.
-func (d *Datapath) attachDevices(progs devices.Programs) error {
+func (d *deviceLinks) attachDevices(progs devices.Programs) error {
 	if !d.outside.scanned && !d.packets.Devices.None() {
 		found, tunnel, err := d.detect(d.packets.Own())
 		if err != nil {
@@ -165,7 +174,7 @@ func (d *Datapath) attachDevices(progs devices.Programs) error {
 // syncDevices makes the found devices, and no others, run the programs, and writes to the maps
 // which devices those are and their hardware addresses. XDP passes packets to tc if it does not
 // know the device's address.
-func (d *Datapath) syncDevices() error {
+func (d *deviceLinks) syncDevices() error {
 	list, tunnel := slices.Clone(d.outside.found), d.outside.tunnel
 	if at := slices.IndexFunc(list, func(device devices.Device) bool { return device.Index == tunnel.Index }); at >= 0 {
 		list[at].Tunnel = true
@@ -197,7 +206,7 @@ func (d *Datapath) syncDevices() error {
 }
 
 // Devices returns the devices that lead out of the node, as of the last look.
-func (d *Datapath) Devices() []devices.Device {
+func (d *deviceLinks) Devices() []devices.Device {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.outside.found)
@@ -221,7 +230,7 @@ type OutsideStatus struct {
 	AnySourcePort    bool
 }
 
-func (d *Datapath) outsideStatus() OutsideStatus {
+func (d *deviceLinks) outsideStatus() OutsideStatus {
 	s := OutsideStatus{
 		None: d.packets.Devices.None(), Idle: !d.servesDevices(), Devices: d.hooks.States(), Chosen: d.outside.found,
 		Missing: d.packets.Devices.Missing(d.outside.found), Mended: d.hooks.Mended(),
@@ -235,6 +244,6 @@ func (d *Datapath) outsideStatus() OutsideStatus {
 
 // SnatPorts returns the source ports of this node toward backends on other nodes, or zero if no
 // device is served, and whether flows of pods have half of them.
-func (d *Datapath) SnatPorts() (ports model.PortRange, shared bool) {
+func (d *deviceLinks) SnatPorts() (ports model.PortRange, shared bool) {
 	return d.packets.SnatPorts, d.packets.Masquerade
 }

@@ -26,7 +26,7 @@ type Peers struct {
 // must close it. It pins nothing and attaches nothing to traffic. The error wraps
 // ebpf.ErrNotSupported if the kernel lacks its own type information, without which it has no
 // iterators.
-func (d *Datapath) Peers(streams bool) (*Peers, error) {
+func (d *shared) Peers(streams bool) (*Peers, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {

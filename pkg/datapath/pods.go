@@ -15,7 +15,7 @@ import (
 )
 
 // loadPods adds the programs for pods' devices, if there are any.
-func (d *Datapath) loadPods(m *maps.Maps, fields map[string]uint64, progs *devices.Programs) error {
+func (d *deviceLinks) loadPods(m *maps.Maps, fields map[string]uint64, progs *devices.Programs) error {
 	if !d.packets.Pods && !d.packets.Chained {
 		return nil
 	}
@@ -52,7 +52,7 @@ func (d *Datapath) loadPods(m *maps.Maps, fields map[string]uint64, progs *devic
 
 // between returns the devices over which packets of pods reach proxies, and the device that
 // delivers rate-limited packets, if these are in use.
-func (d *Datapath) between() (list []devices.Device, err error) {
+func (d *deviceLinks) between() (list []devices.Device, err error) {
 	if d.packets.Proxies {
 		// The loopback device is the first of every network namespace.
 		list = append(list, devices.Device{Index: 1, Name: "lo", Loopback: true})
@@ -69,7 +69,7 @@ func (d *Datapath) between() (list []devices.Device, err error) {
 
 // ProxyWay returns why packets of pods cannot reach proxies on the node, nil if they can or there
 // are none.
-func (d *Datapath) ProxyWay() error {
+func (d *deviceLinks) ProxyWay() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if state := d.hooks.LoopbackState(); state != nil {
@@ -80,7 +80,7 @@ func (d *Datapath) ProxyWay() error {
 
 // PairWay returns why rate-limited packets that stay on the node cannot be delivered, nil if they
 // can or there are none.
-func (d *Datapath) PairWay() error {
+func (d *deviceLinks) PairWay() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if state := d.hooks.PairState(); state != nil {
@@ -89,7 +89,7 @@ func (d *Datapath) PairWay() error {
 	return nil
 }
 
-func (d *Datapath) podDevices() []devices.Device {
+func (d *deviceLinks) podDevices() []devices.Device {
 	list := make([]devices.Device, 0, len(d.outside.pods))
 	for _, device := range d.outside.pods {
 		list = append(list, device)
@@ -103,7 +103,7 @@ func podDevice(pod *maps.Pod) devices.Device {
 
 // SetPods writes these pods, and no others, to the maps and attaches the pod programs to their
 // devices. If the devices belong to another plugin, it does so only for pods that have rates.
-func (d *Datapath) SetPods(pods []maps.Pod) error {
+func (d *deviceLinks) SetPods(pods []maps.Pod) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {
@@ -126,7 +126,7 @@ func (d *Datapath) SetPods(pods []maps.Pod) error {
 
 // EndRates removes all rates of pods and then calls drained, which waits for packets held up by a
 // rate, before the device that holds them is removed. Call it before Attach.
-func (d *Datapath) EndRates(drained func() error) error {
+func (d *deviceLinks) EndRates(drained func() error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {
@@ -149,12 +149,12 @@ func EndRates(bpffs string, drained func() error) error {
 		return err
 	}
 	defer m.Close()
-	return (&Datapath{maps: m}).EndRates(drained)
+	return (&deviceLinks{shared: &shared{maps: m}}).EndRates(drained)
 }
 
 // AddPod writes one more pod to the maps and attaches the pod programs to its device before it
 // returns.
-func (d *Datapath) AddPod(pod maps.Pod) error {
+func (d *deviceLinks) AddPod(pod maps.Pod) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {
@@ -171,7 +171,7 @@ func (d *Datapath) AddPod(pod maps.Pod) error {
 }
 
 // RemovePod deletes a pod, whose device is gone, from the maps.
-func (d *Datapath) RemovePod(pod maps.Pod) error {
+func (d *deviceLinks) RemovePod(pod maps.Pod) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.outside.pods, pod.Index)
@@ -182,7 +182,7 @@ func (d *Datapath) RemovePod(pod maps.Pod) error {
 }
 
 // SetNative sets the prefixes to which pods speak with their own addresses.
-func (d *Datapath) SetNative(prefixes []netip.Prefix) error {
+func (d *shared) SetNative(prefixes []netip.Prefix) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {

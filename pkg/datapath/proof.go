@@ -73,7 +73,7 @@ func dialProbe(family int, to unix.Sockaddr) error {
 }
 
 // prove makes a test dial for each family.
-func (d *Datapath) prove() []Proof {
+func (d *cgroupLinks) prove() []Proof {
 	proofs := []Proof{{Family: "IPv4"}, {Family: "IPv6"}}
 	for i, dial := range []func() error{
 		func() error { return dialProbe(unix.AF_INET, d.token.addr4()) },
@@ -85,7 +85,7 @@ func (d *Datapath) prove() []Proof {
 }
 
 // proofState interprets the error of a test dial.
-func (d *Datapath) proofState(err error) (ProofState, string) {
+func (d *cgroupLinks) proofState(err error) (ProofState, string) {
 	switch {
 	case errors.Is(err, probeAnswer):
 		return Proven, ""

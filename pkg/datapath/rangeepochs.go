@@ -23,7 +23,7 @@ type RangeEpochs struct {
 
 // RangeEpochs returns a RangeEpochs, with a change under way, since it is unknown what the programs were told
 // before. The caller must close it.
-func (d *Datapath) RangeEpochs() (*RangeEpochs, error) {
+func (d *shared) RangeEpochs() (*RangeEpochs, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {

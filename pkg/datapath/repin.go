@@ -44,7 +44,7 @@ func (d *Datapath) WatchPins(ctx context.Context, restored func(names []string))
 }
 
 // lacksLinks reports whether the pin of a link is gone.
-func (d *Datapath) lacksLinks() bool {
+func (d *cgroupLinks) lacksLinks() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for name := range d.links {

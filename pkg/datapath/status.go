@@ -59,7 +59,7 @@ func (d *Datapath) Status() (Status, error) {
 
 // listHooks reads the list of programs, once: reading the object costs more than the rest of
 // Status.
-func (d *Datapath) listHooks() error {
+func (d *cgroupLinks) listHooks() error {
 	if d.hookTypes != nil {
 		return nil
 	}
@@ -74,7 +74,7 @@ func (d *Datapath) listHooks() error {
 	return nil
 }
 
-func (d *Datapath) programStatus(name string, attach ebpf.AttachType) (ProgramStatus, error) {
+func (d *cgroupLinks) programStatus(name string, attach ebpf.AttachType) (ProgramStatus, error) {
 	status := ProgramStatus{Name: name}
 	if err := d.openLink(name); err != nil {
 		return status, err
@@ -151,4 +151,4 @@ func (p pins) detachAll() error {
 }
 
 // CgroupRoot returns the cgroup whose sockets the programs see.
-func (d *Datapath) CgroupRoot() string { return d.cgroup.path }
+func (d *cgroupLinks) CgroupRoot() string { return d.cgroup.path }

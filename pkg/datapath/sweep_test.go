@@ -57,7 +57,7 @@ func TestSweep(t *testing.T) {
 		}
 	}
 
-	if err := (&Datapath{maps: w.maps}).Sweep(); err != nil {
+	if err := (&Datapath{shared: &shared{maps: w.maps}}).Sweep(); err != nil {
 		t.Fatal(err)
 	}
 	clients, datagrams := map[uint32]bool{}, map[uint32]bool{}

@@ -23,7 +23,7 @@ type table struct {
 
 // newTable creates a map for that many rows and pins it with its stage. The stage comes first:
 // without it the map is ignored.
-func (d *Datapath) newTable(rows uint32) (t *table, err error) {
+func (d *grower) newTable(rows uint32) (t *table, err error) {
 	t = &table{}
 	defer func() {
 		if err != nil {
@@ -128,7 +128,7 @@ func (p pins) clearTable() error {
 // If it fails, flows may be in two maps, which works but costs time and blocks the deletion of
 // flows: call GrowFlows again. A crash at any step is harmless; the next Open finishes what
 // programs have begun to use, and removes the rest.
-func (d *Datapath) GrowFlows(rows uint32) error {
+func (d *grower) GrowFlows(rows uint32) error {
 	d.changing.Lock()
 	defer d.changing.Unlock()
 	if d.maps == nil {
@@ -152,7 +152,7 @@ func (d *Datapath) GrowFlows(rows uint32) error {
 }
 
 // beginTable makes the programs of every device use two maps. If it fails, they use one, as before.
-func (d *Datapath) beginTable(rows uint32) (err error) {
+func (d *grower) beginTable(rows uint32) (err error) {
 	if d.table, err = d.newTable(rows); err != nil {
 		d.table = nil
 		return err
@@ -182,7 +182,7 @@ func (d *Datapath) beginTable(rows uint32) (err error) {
 }
 
 // switchBack makes every device run the old programs again, and closes the current ones.
-func (d *Datapath) switchBack(old devices.Programs) error {
+func (d *grower) switchBack(old devices.Programs) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	growing := d.outside.programs
@@ -194,7 +194,7 @@ func (d *Datapath) switchBack(old devices.Programs) error {
 }
 
 // endTable copies the remaining rows and gives up the old map. If it fails, call it again.
-func (d *Datapath) endTable() error {
+func (d *grower) endTable() error {
 	if err := d.copyTable(d.table, d.maps.Ct); err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func (d *Datapath) endTable() error {
 
 // copyTable copies every flow to the new map and pins that in the place of the old one. It may be
 // repeated.
-func (d *Datapath) copyTable(t *table, old *ebpf.Map) error {
+func (d *grower) copyTable(t *table, old *ebpf.Map) error {
 	stage, err := t.at()
 	if err != nil {
 		return err
@@ -248,7 +248,7 @@ func (d *Datapath) copyTable(t *table, old *ebpf.Map) error {
 
 // finishTable finishes an interrupted growth if programs have begun to use the new map, and
 // otherwise removes it. The programs need nothing from the process that started them.
-func (d *Datapath) finishTable() (err error) {
+func (d *grower) finishTable() (err error) {
 	t, err := d.pins.openTable()
 	if err != nil {
 		return err
@@ -277,7 +277,7 @@ func (d *Datapath) finishTable() (err error) {
 
 // switchPackets loads the packet programs in the current configuration, makes every device run
 // them, and returns the previous ones. If it fails, the devices run the previous ones.
-func (d *Datapath) switchPackets(load, attach string) (old devices.Programs, err error) {
+func (d *grower) switchPackets(load, attach string) (old devices.Programs, err error) {
 	if err := d.step(load); err != nil {
 		return old, err
 	}

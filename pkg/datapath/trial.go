@@ -239,7 +239,7 @@ func (t *trial) replacements(spec *ebpf.CollectionSpec, name string) (map[string
 
 // packetFields returns the configuration of the packet programs for a single map of established
 // flows.
-func (d *Datapath) packetFields() (map[string]uint64, error) {
+func (d *deviceLinks) packetFields() (map[string]uint64, error) {
 	tick, err := MeasureTick()
 	if err != nil {
 		return nil, err

@@ -25,7 +25,7 @@ type Ways struct {
 }
 
 // Ways returns a Ways. The caller must close it.
-func (d *Datapath) Ways() (*Ways, error) {
+func (d *shared) Ways() (*Ways, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {
