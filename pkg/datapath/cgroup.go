@@ -133,6 +133,16 @@ func cgroupRoot(mounts []cgroupMount, own cgroupPath, open func(path string) (cg
 	return cgroup{}, fmt.Errorf("%w; \"fairlead init\" mounts one, or name a directory in one with --cgroup-root", ErrNoCgroup)
 }
 
+// holdsOwn reports whether this process is in the cgroup or below it, and whether that is known.
+func (c cgroup) holdsOwn() (inside, known bool, err error) {
+	mounts, own, err := ownView()
+	if err != nil {
+		return false, false, err
+	}
+	inside, known = serves(c.path, mounts, own)
+	return inside, known, nil
+}
+
 // serves reports whether this process is in the cgroup at path or below it, and whether that is
 // known.
 func serves(path string, mounts []cgroupMount, own cgroupPath) (inside, known bool) {

@@ -143,8 +143,8 @@ func TestOpenRefusesWrongPlaces(t *testing.T) {
 	if _, err := Open(Config{BPFFS: plain}); err == nil || !strings.Contains(err.Error(), "mount -t bpf bpf "+plain) {
 		t.Errorf("a plain directory for the bpf filesystem: %v", err)
 	}
-	if _, err := findCgroup(plain); err == nil {
-		t.Error("findCgroup accepts a plain directory")
+	if _, err := CgroupRoot(plain); err == nil {
+		t.Error("CgroupRoot accepts a plain directory")
 	}
 }
 

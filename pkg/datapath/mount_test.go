@@ -5,74 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/test/rig"
 )
-
-// runContained turns into another child process in its own mount namespace, and optionally its own
-// cgroup namespace, with cgroup2 mounted elsewhere. Its arguments are "own" or "host" for the
-// cgroup namespace, the layout, a directory it may use, and the other child with its arguments.
-func runContained(args []string) error {
-	runtime.LockOSThread()
-	flags := unix.CLONE_NEWNS | unix.CLONE_FS
-	if args[0] == "own" {
-		flags |= unix.CLONE_NEWCGROUP
-	}
-	if err := unix.Unshare(flags); err != nil {
-		return fmt.Errorf("unshare: %w", err)
-	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("make mounts private: %w", err)
-	}
-	if err := lay(args[1], args[2]); err != nil {
-		return fmt.Errorf("lay out %s: %w", args[1], err)
-	}
-	return unix.Exec("/proc/self/exe", append([]string{os.Args[0]}, args[3:]...), os.Environ())
-}
-
-// lay replaces the mounts of cgroup2 by another layout below dir, in this mount namespace only.
-func lay(layout, dir string) error {
-	machine, err := os.ReadFile("/proc/thread-self/mountinfo")
-	if err != nil {
-		return err
-	}
-	mounts, err := cgroupMounts(strings.NewReader(string(machine)))
-	if err != nil || len(mounts) == 0 {
-		return errors.Join(err, errors.New("the machine has no cgroup2"))
-	}
-	host, own := filepath.Join(dir, "host"), filepath.Join(dir, "own")
-	bind := func(to string) error {
-		return errors.Join(os.MkdirAll(to, 0o755), unix.Mount(mounts[0].path, to, "", unix.MS_BIND, ""))
-	}
-	var laid error
-	switch layout {
-	case "own":
-		laid = errors.Join(os.Mkdir(own, 0o755), unix.Mount("cgroup2", own, "cgroup2", 0, ""))
-	case "own and host":
-		laid = errors.Join(os.Mkdir(own, 0o755), unix.Mount("cgroup2", own, "cgroup2", 0, ""), bind(host))
-	case "read-only":
-		laid = errors.Join(bind(host), unix.Mount("", host, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
-	case "hybrid":
-		laid = errors.Join(os.Mkdir(host, 0o755), unix.Mount("tmpfs", host, "tmpfs", 0, ""), bind(filepath.Join(host, "unified")))
-	case "hidden":
-		laid = errors.Join(bind(host), unix.Mount("tmpfs", host, "tmpfs", 0, ""))
-	}
-	if laid != nil {
-		return laid
-	}
-	for _, mount := range mounts {
-		if err := unix.Unmount(mount.path, unix.MNT_DETACH); err != nil {
-			return fmt.Errorf("unmount %s: %w", mount.path, err)
-		}
-	}
-	return nil
-}
 
 // runFind prints the path and id of the root that findCgroup finds.
 func runFind([]string) error {
@@ -99,23 +38,6 @@ func runMount(args []string) error {
 		fmt.Println(done.Path, done.Mounted)
 	}
 	return nil
-}
-
-// runServe attaches to a cgroup and prints whether its own dials meet the programs. Its arguments
-// are the bpf filesystem and the cgroup.
-func runServe(args []string) error {
-	d, err := Open(Config{BPFFS: args[0], CgroupRoot: args[1]})
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	if err := errors.Join(d.Create(maps.Sizes{}), d.Attach()); err != nil {
-		return err
-	}
-	for _, p := range d.attached.Proofs {
-		fmt.Print(p.Family, " ", p.State, " ", p.Why, "; ")
-	}
-	return d.attached.Err
 }
 
 // wholeTree ends a test if the root of the cgroup tree is not visible, since the test compares with
@@ -188,24 +110,6 @@ func TestMountCgroup(t *testing.T) {
 			}
 			if want := strings.ReplaceAll(test.want, "DIR", dir); err != nil || out != want {
 				t.Errorf("mounted %q, %v; want %q", out, err, want)
-			}
-		})
-	}
-}
-
-// From inside a container that sees the host's tree read-only, programs can be attached and proven.
-func TestAttachInContainer(t *testing.T) {
-	for _, layout := range []string{"read-only", "hybrid", "own and host"} {
-		t.Run(layout, func(t *testing.T) {
-			p, dir := newMounts(t), t.TempDir()
-			pod := rig.NewCgroupIn(t, p.cgroup, "pod")
-			served := filepath.Join(dir, "host", filepath.Base(p.CgroupRoot))
-			if layout == "hybrid" {
-				served = filepath.Join(dir, "host/unified", filepath.Base(p.CgroupRoot))
-			}
-			out := rig.Child(t, pod, nil, "contained", "own", layout, dir, "serve", p.BPFFS, served)
-			if out != "IPv4 proven ; IPv6 proven ; " {
-				t.Errorf("found %q", out)
 			}
 		})
 	}

@@ -37,8 +37,8 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(rig.Main(m, rig.Funcs{
-		"client": child(runClient), "check": child(runCheck), "idle": child(runIdle), "contained": child(runContained), "find": child(runFind),
-		"mount": child(runMount), "serve": child(runServe), "dial": child(runDial), "agent": child(limitTo("limited")), "limited": child(runAgent),
+		"client": child(runClient), "check": child(runCheck), "idle": child(runIdle), "contained": child(rig.Contained),
+		"serve": child(runServe), "dial": child(runDial), "agent": child(limitTo("limited")), "limited": child(runAgent),
 		"growth": child(limitTo("grow")), "grow": child(runGrow),
 	}))
 }

@@ -147,6 +147,33 @@ func (d *deviceLinks) loadPackets(m *maps.Maps) (progs devices.Programs, err err
 	return progs, nil
 }
 
+// packetFields returns the configuration of the packet programs for a single map of established
+// flows.
+func (d *deviceLinks) packetFields() (map[string]uint64, error) {
+	tick, err := MeasureTick()
+	if err != nil {
+		return nil, err
+	}
+	fields := map[string]uint64{
+		"snat_first": uint64(d.packets.SnatPorts.First), "snat_last": uint64(d.packets.SnatPorts.Last),
+		"tick_shift": uint64(tick.Shift), "external_clusterip": flag(d.packets.ExternalClusterIP), "growing": 0,
+		"bypass": flag(d.packets.Bypass), "masquerade": flag(d.packets.Masquerade), "host_flows": 1,
+		"pacer": uint64(d.packets.Pair), "dsr_accept": flag(d.packets.AcceptDirect), "tunnel_port": uint64(d.packets.TunnelPort),
+		"any_source_port": flag(d.packets.AnySourcePort), "checked": uint64(d.checked),
+	}
+	for i, key := range d.packets.HashKeys {
+		fields[fmt.Sprintf("hash_key%d", i)] = key
+	}
+	return fields, nil
+}
+
+func flag(set bool) uint64 {
+	if set {
+		return 1
+	}
+	return 0
+}
+
 // loadPacketsOver loads an object of packet programs over the given maps, and over both maps of
 // established flows if there are two.
 func (d *deviceLinks) loadPacketsOver(m *maps.Maps, spec *ebpf.CollectionSpec) (*ebpf.Collection, error) {

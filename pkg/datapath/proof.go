@@ -98,11 +98,10 @@ func (d *cgroupLinks) proofState(err error) (ProofState, string) {
 	if err != nil {
 		got = fmt.Sprintf("the test dial got another answer (%v)", err)
 	}
-	mounts, own, viewErr := ownView()
+	inside, known, viewErr := d.cgroup.holdsOwn()
 	if viewErr != nil {
 		return Unknown, fmt.Sprintf("the agent cannot tell which cgroup it is in: %v", viewErr)
 	}
-	inside, known := serves(d.cgroup.path, mounts, own)
 	switch {
 	case !known:
 		return Unknown, fmt.Sprintf("the agent cannot tell whether it is itself below %s", d.cgroup.path)

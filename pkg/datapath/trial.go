@@ -44,19 +44,12 @@ var ErrNoDevice = errors.New("no programs are attached to the device")
 // Try runs the attached programs on a packet without leaving a trace: they run over the live
 // tables, but over their own maps of flows, clients and counters, into which Try copies what
 // concerns this flow. Packets that they would send go nowhere.
-func (d *Datapath) Try(p TrialPacket) (result TrialResult, err error) {
+func (d *Datapath) Try(p TrialPacket) (TrialResult, error) {
 	t, result, err := d.openTrial(p)
 	if err != nil || t == nil {
 		return result, err
 	}
-	defer func() { err = errors.Join(err, t.close()) }()
-	if err := t.load(); err != nil {
-		return result, err
-	}
-	if err := t.remember(); err != nil {
-		return result, err
-	}
-	return t.run()
+	return t.tryPacket()
 }
 
 // openTrial finds the device and copies what the trial needs from the Datapath, which is blocked no
@@ -80,18 +73,12 @@ func (d *Datapath) openTrial(p TrialPacket) (*trial, TrialResult, error) {
 	if err != nil || state == nil {
 		return nil, TrialResult{Inside: true}, err
 	}
-	device, err := net.InterfaceByIndex(state.Index)
+	fields, err := d.packetFields()
 	if err != nil {
-		return nil, TrialResult{}, fmt.Errorf("try a packet: find device %s: %w", state.Name, err)
-	}
-	t := &trial{packet: p, device: device, xdp: state.XDP != ""}
-	if t.fields, err = d.packetFields(); err != nil {
 		return nil, TrialResult{}, err
 	}
-	if t.live, err = d.maps.Clone(); err != nil {
-		return nil, TrialResult{}, err
-	}
-	return t, TrialResult{}, nil
+	t, err := newTrial(p, state, fields, d.maps)
+	return t, TrialResult{}, err
 }
 
 func noDevice(name string) error {
@@ -133,6 +120,32 @@ type trial struct {
 	programs []*ebpf.Program // in the order in which packets meet them
 	hooks    []bpf.MapsHook
 	closers  []func() error
+}
+
+// newTrial prepares a trial at a device whose programs have the given configuration and run over the
+// given maps, of which it duplicates what it needs.
+func newTrial(p TrialPacket, at *devices.State, fields map[string]uint64, live *maps.Maps) (*trial, error) {
+	device, err := net.InterfaceByIndex(at.Index)
+	if err != nil {
+		return nil, fmt.Errorf("try a packet: find device %s: %w", at.Name, err)
+	}
+	own, err := live.Clone()
+	if err != nil {
+		return nil, err
+	}
+	return &trial{packet: p, device: device, xdp: at.XDP != "", fields: fields, live: own}, nil
+}
+
+// tryPacket loads the programs, runs them and closes the trial.
+func (t *trial) tryPacket() (result TrialResult, err error) {
+	defer func() { err = errors.Join(err, t.close()) }()
+	if err := t.load(); err != nil {
+		return result, err
+	}
+	if err := t.remember(); err != nil {
+		return result, err
+	}
+	return t.run()
 }
 
 // readByTrial lists the maps that packet programs only read. A trial uses the live ones of these,
@@ -235,31 +248,4 @@ func (t *trial) replacements(spec *ebpf.CollectionSpec, name string) (map[string
 		}
 	}
 	return all, nil
-}
-
-// packetFields returns the configuration of the packet programs for a single map of established
-// flows.
-func (d *deviceLinks) packetFields() (map[string]uint64, error) {
-	tick, err := MeasureTick()
-	if err != nil {
-		return nil, err
-	}
-	fields := map[string]uint64{
-		"snat_first": uint64(d.packets.SnatPorts.First), "snat_last": uint64(d.packets.SnatPorts.Last),
-		"tick_shift": uint64(tick.Shift), "external_clusterip": flag(d.packets.ExternalClusterIP), "growing": 0,
-		"bypass": flag(d.packets.Bypass), "masquerade": flag(d.packets.Masquerade), "host_flows": 1,
-		"pacer": uint64(d.packets.Pair), "dsr_accept": flag(d.packets.AcceptDirect), "tunnel_port": uint64(d.packets.TunnelPort),
-		"any_source_port": flag(d.packets.AnySourcePort), "checked": uint64(d.checked),
-	}
-	for i, key := range d.packets.HashKeys {
-		fields[fmt.Sprintf("hash_key%d", i)] = key
-	}
-	return fields, nil
-}
-
-func flag(set bool) uint64 {
-	if set {
-		return 1
-	}
-	return 0
 }
