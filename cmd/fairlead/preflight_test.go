@@ -82,7 +82,7 @@ func TestPreflightBesideAgent(t *testing.T) {
 	dir, _ := startAgent(t, func() observe.Status {
 		return observe.Status{
 			Policies:   &observe.PolicyStatus{Count: new(4)},
-			PodNetwork: &observe.PodNetworkStatus{CIDRs: []string{"10.1.0.0/24", "nonsense"}},
+			PodNetwork: &observe.PodNetwork{PodNetworkStatus: observe.PodNetworkStatus{CIDRs: []string{"10.1.0.0/24", "nonsense"}}},
 		}
 	})
 	lines, _ := preflightOf(t, "--state-dir", dir, "--pod-network=main")

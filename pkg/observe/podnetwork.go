@@ -29,12 +29,7 @@ type PodNetworkStatus struct {
 	Needed    []string                `json:"needed,omitempty"`    // kernel settings; DEVICE stands for that of each pod
 	Settings  []string                `json:"settings,omitempty"`  // kernel settings that are not as needed
 	Error     string                  `json:"error,omitempty"`     // why no pod can be added
-	Routing   *RoutingStatus          `json:"routing,omitempty"`   // nil if fairlead does not route to other nodes
-	BigTCP    *BigTCPStatus           `json:"bigTCP,omitempty"`    // nil unless configured
-	Bandwidth *BandwidthStatus        `json:"bandwidth,omitempty"` // nil unless configured
-
-	Masquerade *MasqueradeStatus `json:"masquerade,omitempty"` // nil without a file
-	Proxies    []ProxyStatus     `json:"proxies,omitempty"`
+	Proxies   []ProxyStatus           `json:"proxies,omitempty"`
 	// Unproxied counts pods that ask for an unknown proxy, or whose Pods are not known.
 	Unproxied  int    `json:"unproxied,omitempty"`
 	ProxyError string `json:"proxyError,omitempty"` // why nothing is handed to proxies
@@ -54,6 +49,16 @@ type MasqueradeStatus struct {
 	File     string `json:"file"`
 	Networks int    `json:"networks"`        // in its last good version
 	Error    string `json:"error,omitempty"` // why the present version cannot be used
+}
+
+func (m *MasqueradeStatus) text() string {
+	return fmt.Sprintf("; %d networks in %s are not masqueraded", m.Networks, m.File)
+}
+
+func (m *MasqueradeStatus) findings(say func(string, ...any)) {
+	if m != nil && m.Error != "" {
+		say("The masquerade configuration %s cannot be used. The %d networks of the last good one apply: %s.", m.File, m.Networks, m.Error)
+	}
 }
 
 // RoutingStatus is how packets get to the pods of other nodes.
@@ -135,14 +140,8 @@ func (p *PodNetworkStatus) text() string {
 	if p.Mended > 0 {
 		text += fmt.Sprintf("; %d lost pod routes restored", p.Mended)
 	}
-	if m := p.Masquerade; m != nil {
-		text += fmt.Sprintf("; %d networks in %s are not masqueraded", m.Networks, m.File)
-	}
 	for _, proxy := range p.Proxies {
 		text += fmt.Sprintf("; proxy %s on port %d for %d pods", proxy.Name, proxy.Port, proxy.Pods)
-	}
-	if p.Routing != nil {
-		text += p.Routing.text()
 	}
 	return text
 }
@@ -150,12 +149,6 @@ func (p *PodNetworkStatus) text() string {
 func (p *PodNetworkStatus) findings(say func(string, ...any)) {
 	if p == nil {
 		return
-	}
-	p.Routing.findings(say)
-	p.BigTCP.findings(say)
-	p.Bandwidth.findings(say)
-	if m := p.Masquerade; m != nil && m.Error != "" {
-		say("The masquerade configuration %s cannot be used. The %d networks of the last good one apply: %s.", m.File, m.Networks, m.Error)
 	}
 	if len(p.Unknown) > 0 {
 		say("The records of %d pods were lost, and without them nothing that these send can be checked. Delete the pods, so that they are recreated: %s.",

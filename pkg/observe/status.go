@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"fairlead.io/fairlead/pkg/mapstats"
-	"fairlead.io/fairlead/pkg/phrase"
 )
 
 // Status is the state of an agent or, without one, what the pinned maps and links show.
@@ -26,7 +25,7 @@ type Status struct {
 	Snat          *mapstats.SnatPorts `json:"snat,omitempty"`   // nil without an agent
 	Ways          *WayStatus          `json:"ways,omitempty"`   // likewise
 	// PodNetwork is nil without an agent, or if pods get their network from another plugin.
-	PodNetwork *PodNetworkStatus `json:"podNetwork,omitempty"`
+	PodNetwork *PodNetwork `json:"podNetwork,omitempty"`
 	// Disbelieved are the claims of Nodes to addresses and networks that this node does not believe.
 	Disbelieved []string `json:"disbelievedNodes,omitempty"`
 	// Sockmap is nil without an agent, or if no connection may bypass TCP.
@@ -43,46 +42,6 @@ type Status struct {
 	Problems  []Problem          `json:"problems"`
 	// Degraded has a sentence for everything that keeps this node from doing its job; see FindProblems.
 	Degraded []string `json:"degraded"`
-}
-
-// SourceStatus is the state of the source of objects.
-type SourceStatus struct {
-	Kind       string        `json:"kind"`                 // "kubernetes", or the path of the files
-	Server     string        `json:"server,omitempty"`     // HOST:PORT of the API server in use
-	Configured string        `json:"configured,omitempty"` // HOST:PORT of the API server in the configuration
-	Synced     bool          `json:"synced"`
-	Missing    []string      `json:"missing,omitempty"` // the kinds of object that were not delivered yet
-	Errors     []SourceError `json:"errors,omitempty"`
-	LastChange time.Time     `json:"lastChange,omitzero"`
-}
-
-// SourceError says why a file or a kind of object could not be read.
-type SourceError struct {
-	Where   string `json:"where"`
-	Message string `json:"message"`
-}
-
-// ReconcileState says how far the maps lag behind the objects.
-type ReconcileState struct {
-	Dirty        int           `json:"dirty"` // objects and rows that wait to be written
-	Passes       uint64        `json:"passes"`
-	Errors       uint64        `json:"errors"` // since the start
-	LastError    string        `json:"lastError,omitempty"`
-	LastDuration time.Duration `json:"lastDurationNanoseconds"`
-	LastTime     time.Time     `json:"lastTime,omitzero"`
-	Verify       VerifyState   `json:"verify"`
-	// Quotas are of the namespaces that want most of each; those of which nobody wants any are
-	// missing.
-	Quotas []QuotaUse `json:"quotas,omitempty"`
-}
-
-// VerifyState counts the agent's periodic checks of the maps against the objects, and what they
-// found.
-type VerifyState struct {
-	Checks   uint64    `json:"checks"`
-	Found    uint64    `json:"found"` // differences
-	Mended   uint64    `json:"mended"`
-	LastTime time.Time `json:"lastTime,omitzero"`
 }
 
 // DatapathStatus is what is attached, and where.
@@ -127,18 +86,8 @@ func (s *Status) FindProblems() {
 	s.Degraded = []string{}
 	s.Maps, s.Problems, s.Datapath.Programs = list(s.Maps), list(s.Problems), list(s.Datapath.Programs)
 	say := func(format string, args ...any) { s.Degraded = append(s.Degraded, fmt.Sprintf(format, args...)) }
-	if src := s.Source; src != nil {
-		if !src.Synced {
-			say("The source %s has not delivered everything yet%s: what is known is served, and nothing is removed.",
-				src.Kind, phrase.List(" (missing: ", src.Missing, ")"))
-		}
-		for _, e := range src.Errors {
-			say("The source cannot read %s: %s.", e.Where, e.Message)
-		}
-	}
-	if r := s.Reconcile; r != nil && r.LastError != "" {
-		say("%d changes wait for a retry: %s.", r.Dirty, r.LastError)
-	}
+	s.Source.findings(say)
+	s.Reconcile.findings(say)
 	switch {
 	case s.Mode != "" && s.Sockmap == nil:
 		say("No connection bypasses TCP yet.")
@@ -160,7 +109,7 @@ func (s *Status) FindProblems() {
 		s.Maps[i].Findings(say)
 	}
 	s.Ways.findings(say)
-	s.PodNetwork.findings(say)
+	s.PodNetwork.allFindings(say)
 	if n := len(s.Disbelieved); n > 0 {
 		say("%d claims of Nodes to addresses or networks are not believed, and what comes from there is not taken for that node's. The first is: %s. "+
 			"Correct the Node object, or find out who changes it.", n, s.Disbelieved[0])

@@ -46,10 +46,11 @@ func sampleStatus() Status {
 			{User: "pods", Used: 5, Limit: 14448, Protocol: "udp", Destination: netip.MustParseAddrPort("203.0.113.1:53")}, {User: "one-pod", Limit: 7224},
 		}},
 		Ways: &WayStatus{Following: true, Changes: 17, LastChange: at, Neighbours: 23},
-		PodNetwork: &PodNetworkStatus{
+		PodNetwork: &PodNetwork{PodNetworkStatus: PodNetworkStatus{
 			Needed: []string{"net.ipv4.ip_forward=1", "net.ipv4.conf.DEVICE.rp_filter=0"},
 			Mode:   "main", CIDRs: []string{"10.1.0.0/24", "fd00:1::/64"}, Pods: 3, Mended: 1, Device: "veth", Netkits: 1,
 			Addresses: map[string]AddressCount{"IPv4": {Used: 3, Cooling: 2, Free: 249}, "IPv6": {Used: 3, Free: 1.8e19}},
+		},
 			BigTCP:    &BigTCPStatus{V4: 196608, Why6: "device eth1 takes 65536 bytes at most", Devices: []string{"eth0", "eth1"}},
 			Bandwidth: &BandwidthStatus{Devices: []string{"eth0", "eth1"}, Pods: 2, Dropped: 5, Congestion: "cubic"},
 			Routing:   &RoutingStatus{Mode: "native", Nodes: 2, Routes: 6, Mended: 1, Left: []string{"10.4.0.0/24 of node n4: it is far"}},
@@ -182,8 +183,8 @@ func TestFindings(t *testing.T) {
 			"Ports are free again: at most, clients' flows to 10.2.0.9:80/tcp use 700 of 14448 SNAT ports. Unless more are refused, this is over by 1970-01-01T00:16:40Z."}},
 		{"no port is used any more", func(s *Status) { s.Snat = &mapstats.SnatPorts{RefusedLately: 1} }, []string{"No flow uses one now."}},
 		{"no addresses for pods", func(s *Status) {
-			s.PodNetwork = &PodNetworkStatus{Error: "the Node n1 has no podCIDR", Settings: []string{"net.ipv4.ip_forward"}, CIDRs: []string{"10.1.0.0/31"},
-				Addresses: map[string]AddressCount{"IPv4": {Used: 2}, "IPv6": {Used: 2, Cooling: 1}}}
+			s.PodNetwork = &PodNetwork{PodNetworkStatus: PodNetworkStatus{Error: "the Node n1 has no podCIDR", Settings: []string{"net.ipv4.ip_forward"}, CIDRs: []string{"10.1.0.0/31"},
+				Addresses: map[string]AddressCount{"IPv4": {Used: 2}, "IPv6": {Used: 2, Cooling: 1}}}}
 		}, []string{
 			"No pod can be added to this node: the Node n1 has no podCIDR.", "No IPv4 address is left for new pods: 2 are in use in 10.1.0.0/31.",
 			"not forwarded: net.ipv4.ip_forward is not set. \"fairlead init\"",

@@ -70,7 +70,7 @@ func (s *Status) WriteText(w io.Writer) error {
 		row("ways", "%s", s.Ways.text())
 	}
 	if s.PodNetwork != nil {
-		row("pod network", "%s", s.PodNetwork.text())
+		row("pod network", "%s", s.PodNetwork.line())
 		if s.PodNetwork.BigTCP != nil {
 			row("big TCP", "%s", s.PodNetwork.BigTCP.text())
 		}
@@ -125,39 +125,6 @@ func (s *Status) WriteText(w io.Writer) error {
 		fmt.Fprintf(out, "  %s\n", sentence)
 	}
 	return out.Flush()
-}
-
-func (s *SourceStatus) text() string {
-	words := []string{s.Kind, "synced"}
-	if s.Server != "" {
-		words[0] += " at " + s.Server
-	}
-	if s.Server != s.Configured {
-		words[0] += " instead of " + s.Configured
-	}
-	if !s.Synced {
-		words[1] = "not synced" + phrase.List(" (missing: ", s.Missing, ")")
-	}
-	if !s.LastChange.IsZero() {
-		words = append(words, "last change "+phrase.Clock(s.LastChange))
-	}
-	return strings.Join(words, ", ")
-}
-
-func (r *ReconcileState) text() string {
-	words := []string{"up to date"}
-	if r.Dirty > 0 {
-		words[0] = fmt.Sprintf("%d waiting", r.Dirty)
-	}
-	if !r.LastTime.IsZero() {
-		words = append(words, fmt.Sprintf("last pass %s took %s", phrase.Clock(r.LastTime), phrase.Round(r.LastDuration)))
-	}
-	words = append(words, fmt.Sprintf("%d errors", r.Errors))
-	return strings.Join(words, ", ")
-}
-
-func (v *VerifyState) text() string {
-	return fmt.Sprintf("%d checks, last %s, found %d differences, repaired %d", v.Checks, phrase.Clock(v.LastTime), v.Found, v.Mended)
 }
 
 func (d *DatapathStatus) text() string {

@@ -65,15 +65,15 @@ func (n *Network) routingStatus() *observe.RoutingStatus {
 }
 
 // Status returns the state of the pod network, or nil with --pod-network=off and before there is one.
-func (n *Network) Status() *observe.PodNetworkStatus {
+func (n *Network) Status() *observe.PodNetwork {
 	stats := n.Stats()
 	if stats == nil {
 		return nil
 	}
-	s := &observe.PodNetworkStatus{
+	s := &observe.PodNetwork{PodNetworkStatus: observe.PodNetworkStatus{
 		Mode: n.Options.PodNetwork, Pods: stats.Pods, Netkits: stats.Netkits, Unchecked: stats.Unchecked, Reclaimed: stats.Reclaimed, Mended: stats.Mended, Error: stats.Error,
 		Adopted: stats.Adopted, Unknown: stats.Unknown, Addresses: map[string]observe.AddressCount{},
-	}
+	}}
 	for family, count := range stats.Families {
 		s.Addresses[family] = observe.AddressCount(count)
 	}
@@ -83,7 +83,7 @@ func (n *Network) Status() *observe.PodNetworkStatus {
 		v4, v6 = v4 || prefix.Addr().Is4(), v6 || prefix.Addr().Is6()
 	}
 	s.Routing, s.BigTCP, s.Bandwidth = n.routingStatus(), n.bigStatus(), n.bandwidthStatus(stats)
-	n.addProxies(s, stats.Proxied)
+	n.addProxies(&s.PodNetworkStatus, stats.Proxied)
 	if rules := n.masquerade; rules != nil {
 		native, err := rules.Native()
 		s.Masquerade = &observe.MasqueradeStatus{File: n.Options.MasqueradeConfig, Networks: len(native)}
