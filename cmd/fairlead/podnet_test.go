@@ -48,7 +48,7 @@ func TestPodNetwork(t *testing.T) {
 	if err := json.Unmarshal([]byte(n.run("status", "-o", "json")), &status); err != nil {
 		t.Fatal(err)
 	}
-	if p := status.PodNetwork; p == nil || p.Error != "" || p.Addresses["IPv4"] != (observe.AddressCount{Used: 1, Free: 253}) {
+	if p := status.PodNetwork; p == nil || p.Error != "" || p.Addresses["IPv4"] != (podnet.AddressCount{Used: 1, Free: 253}) {
 		t.Errorf("status says %+v", p)
 	} else if want := "net.ipv4.ip_forward=1 net.ipv4.conf.DEVICE.rp_filter=0 net.ipv4.conf.DEVICE.forwarding=1 "; !strings.HasPrefix(strings.Join(p.Needed, " "), want) {
 		t.Errorf("status lists the settings %q", p.Needed)

@@ -10,6 +10,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/podnet"
 	"fairlead.io/fairlead/pkg/preflight"
 )
 
@@ -82,7 +83,7 @@ func TestPreflightBesideAgent(t *testing.T) {
 	dir, _ := startAgent(t, func() observe.Status {
 		return observe.Status{
 			Policies:   &observe.PolicyStatus{Count: new(4)},
-			PodNetwork: &observe.PodNetwork{PodNetworkStatus: observe.PodNetworkStatus{CIDRs: []string{"10.1.0.0/24", "nonsense"}}},
+			PodNetwork: &observe.PodNetwork{Status: podnet.Status{CIDRs: []string{"10.1.0.0/24", "nonsense"}}},
 		}
 	})
 	lines, _ := preflightOf(t, "--state-dir", dir, "--pod-network=main")

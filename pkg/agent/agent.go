@@ -17,6 +17,7 @@ import (
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/congestion"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/health"
 	"fairlead.io/fairlead/pkg/maps"
@@ -50,7 +51,7 @@ type agent struct {
 	rangeEpochs *datapath.RangeEpochs
 	nodes       *nodes.Table
 	pair        int                // of devices in which pods' packets to each other wait; 0 with --bandwidth=false
-	bbr         *observe.BBRStatus // nil with --bbr=false
+	bbr         *congestion.Status // nil with --bbr=false
 
 	api       *api.Server
 	before    life.Starts // agents before this one

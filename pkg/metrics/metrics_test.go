@@ -20,10 +20,12 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
 	"fairlead.io/fairlead/pkg/podnet"
+	"fairlead.io/fairlead/pkg/queues"
 	"fairlead.io/fairlead/pkg/reasons"
 	"fairlead.io/fairlead/pkg/reconcile"
 	"fairlead.io/fairlead/pkg/routes"
 	"fairlead.io/fairlead/pkg/sockets"
+	"fairlead.io/fairlead/pkg/sockmap"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata")
@@ -76,13 +78,13 @@ func sample() Sample {
 			{RateOf{"shop", "web", "egress"}, 107, 108, 109, 110}, {RateOf{"shop", "web", "ingress"}, 111, 112, 113, 114},
 			{RateOf{"shop", "", "egress"}, 115, 116, 117, 118}, {RateOf{"", "", "egress"}, 119, 120, 121, 122},
 		},
-		Bandwidth: &observe.BandwidthStatus{Devices: []string{"eth0"}, Lacking: map[string]string{"eth1": "its queue is htb"}, Dropped: 123},
+		Bandwidth: &queues.Status{Devices: []string{"eth0"}, Lacking: map[string]string{"eth1": "its queue is htb"}, Dropped: 123},
 		Pods:      &podnet.Stats{Pods: 104, Reclaimed: 105, Mended: 106, Families: map[string]podnet.Count{"IPv4": {Used: 101, Cooling: 102, Free: 103}}},
 		Fabric:    &fabric.Stats{Routes: 107, Refused: []string{"one"}, Mended: 108},
-		Sockmap: &observe.SockmapStatus{
-			On: true, Sockets: 131, Watched: 132, Admitted: 133, Left: 134, Full: 135, Redirected: observe.SockmapTally{Count: 136, Bytes: 137},
-			Passed: map[string]observe.SockmapTally{"run": {Count: 138, Bytes: 139}}, Excluded: map[string]uint64{"splice": 140},
-			Checks: observe.SockmapChecks{Passed: 141, Failed: 142},
+		Sockmap: &sockmap.Status{
+			On: true, Sockets: 131, Watched: 132, Admitted: 133, Left: 134, Full: 135, Redirected: sockmap.StatusTally{Count: 136, Bytes: 137},
+			Passed: map[string]sockmap.StatusTally{"run": {Count: 138, Bytes: 139}}, Excluded: map[string]uint64{"splice": 140},
+			Checks: sockmap.StatusChecks{Passed: 141, Failed: 142},
 		},
 	}
 }
@@ -142,7 +144,7 @@ func TestScrape(t *testing.T) {
 func TestUnread(t *testing.T) {
 	page := scrape(t, newMetrics(func() Sample {
 		s := sample()
-		s.Sockmap = &observe.SockmapStatus{Unread: "boom"}
+		s.Sockmap = &sockmap.Status{Unread: "boom"}
 		return s
 	}))
 	if strings.Contains(page, "\nfairlead_sockmap_") || !strings.Contains(page, "\nfairlead_degraded") {

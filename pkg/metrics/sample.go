@@ -10,9 +10,11 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
 	"fairlead.io/fairlead/pkg/podnet"
+	"fairlead.io/fairlead/pkg/queues"
 	"fairlead.io/fairlead/pkg/reconcile"
 	"fairlead.io/fairlead/pkg/routes"
 	"fairlead.io/fairlead/pkg/sockets"
+	"fairlead.io/fairlead/pkg/sockmap"
 )
 
 // Sample is what one scrape reads.
@@ -37,9 +39,9 @@ type Sample struct {
 	Fabric *fabric.Stats
 	Rates  []Rate // each RateOf occurs once
 	// Bandwidth is nil unless --bandwidth=true.
-	Bandwidth *observe.BandwidthStatus
+	Bandwidth *queues.Status
 	// Sockmap is nil if socket acceleration is off.
-	Sockmap *observe.SockmapStatus
+	Sockmap *sockmap.Status
 }
 
 // Kernel is what was read from the kernel. What cannot be read is missing here and makes the node

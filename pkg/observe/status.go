@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"time"
 
+	"fairlead.io/fairlead/pkg/conntrack"
 	"fairlead.io/fairlead/pkg/mapstats"
+	"fairlead.io/fairlead/pkg/routes"
+	"fairlead.io/fairlead/pkg/sockmap"
 )
 
 // Status is the state of an agent or, without one, what the pinned maps and links show.
@@ -21,15 +24,15 @@ type Status struct {
 	ServiceRanges *ServiceRanges      `json:"serviceRanges,omitempty"`
 	Datapath      DatapathStatus      `json:"datapath"`
 	OptOut        *OptOutStatus       `json:"optOut,omitempty"` // nil without an agent
-	Flows         *FlowStatus         `json:"flows,omitempty"`  // nil without an agent, or before its first look
+	Flows         *conntrack.Status   `json:"flows,omitempty"`  // nil without an agent, or before its first look
 	Snat          *mapstats.SnatPorts `json:"snat,omitempty"`   // nil without an agent
-	Ways          *WayStatus          `json:"ways,omitempty"`   // likewise
+	Ways          *routes.Status      `json:"ways,omitempty"`   // likewise
 	// PodNetwork is nil without an agent, or if pods get their network from another plugin.
 	PodNetwork *PodNetwork `json:"podNetwork,omitempty"`
 	// Disbelieved are the claims of Nodes to addresses and networks that this node does not believe.
 	Disbelieved []string `json:"disbelievedNodes,omitempty"`
 	// Sockmap is nil without an agent, or if no connection may bypass TCP.
-	Sockmap *SockmapStatus `json:"sockmap,omitempty"`
+	Sockmap *sockmap.Status `json:"sockmap,omitempty"`
 	// Policies is nil without an agent, or if it does not ask an API server.
 	Policies *PolicyStatus `json:"networkPolicies,omitempty"`
 	// Pins is nil without an agent, or before it has maps.
@@ -103,18 +106,18 @@ func (s *Status) FindProblems() {
 	s.Pins.findings(say)
 	s.Datapath.Attachment.findings(s.Datapath.CgroupRoot, say)
 	s.Datapath.Outside.findings(say)
-	s.Flows.findings(say)
+	s.Flows.Findings(say)
 	s.Snat.Findings(say)
 	for i := range s.Maps {
 		s.Maps[i].Findings(say)
 	}
-	s.Ways.findings(say)
+	s.Ways.Findings(say)
 	s.PodNetwork.allFindings(say)
 	if n := len(s.Disbelieved); n > 0 {
 		say("%d claims of Nodes to addresses or networks are not believed, and what comes from there is not taken for that node's. The first is: %s. "+
 			"Correct the Node object, or find out who changes it.", n, s.Disbelieved[0])
 	}
-	s.Sockmap.findings(say)
+	s.Sockmap.Findings(say)
 }
 
 // servingFindings reports what a node that serves Services cannot do without.

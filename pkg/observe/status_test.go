@@ -11,7 +11,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"fairlead.io/fairlead/pkg/bigtcp"
+	"fairlead.io/fairlead/pkg/congestion"
+	"fairlead.io/fairlead/pkg/conntrack"
+	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/mapstats"
+	"fairlead.io/fairlead/pkg/podnet"
+	"fairlead.io/fairlead/pkg/queues"
+	"fairlead.io/fairlead/pkg/routes"
+	"fairlead.io/fairlead/pkg/sockmap"
 	"fairlead.io/fairlead/test/goldenfile"
 )
 
@@ -40,20 +48,20 @@ func sampleStatus() Status {
 			},
 		},
 		Services: 3, Frontends: 5, Backends: 7,
-		Flows: &FlowStatus{Rows: 200, Capacity: 131072, PendingRows: 4, PendingCapacity: 16384, Forgotten: 9, LastTime: at, LastDuration: 345678},
+		Flows: &conntrack.Status{Rows: 200, Capacity: 131072, PendingRows: 4, PendingCapacity: 16384, Forgotten: 9, LastTime: at, LastDuration: 345678},
 		Snat: &mapstats.SnatPorts{Uses: []mapstats.SnatUse{
 			{User: "others", Used: 700, Limit: 14448, Protocol: "tcp", Destination: netip.MustParseAddrPort("10.2.0.9:80")},
 			{User: "pods", Used: 5, Limit: 14448, Protocol: "udp", Destination: netip.MustParseAddrPort("203.0.113.1:53")}, {User: "one-pod", Limit: 7224},
 		}},
-		Ways: &WayStatus{Following: true, Changes: 17, LastChange: at, Neighbours: 23},
-		PodNetwork: &PodNetwork{PodNetworkStatus: PodNetworkStatus{
+		Ways: &routes.Status{Following: true, Changes: 17, LastChange: at, Neighbours: 23},
+		PodNetwork: &PodNetwork{Status: podnet.Status{
 			Needed: []string{"net.ipv4.ip_forward=1", "net.ipv4.conf.DEVICE.rp_filter=0"},
 			Mode:   "main", CIDRs: []string{"10.1.0.0/24", "fd00:1::/64"}, Pods: 3, Mended: 1, Device: "veth", Netkits: 1,
-			Addresses: map[string]AddressCount{"IPv4": {Used: 3, Cooling: 2, Free: 249}, "IPv6": {Used: 3, Free: 1.8e19}},
+			Addresses: map[string]podnet.AddressCount{"IPv4": {Used: 3, Cooling: 2, Free: 249}, "IPv6": {Used: 3, Free: 1.8e19}},
 		},
-			BigTCP:    &BigTCPStatus{V4: 196608, Why6: "device eth1 takes 65536 bytes at most", Devices: []string{"eth0", "eth1"}},
-			Bandwidth: &BandwidthStatus{Devices: []string{"eth0", "eth1"}, Pods: 2, Dropped: 5, Congestion: "cubic"},
-			Routing:   &RoutingStatus{Mode: "native", Nodes: 2, Routes: 6, Mended: 1, Left: []string{"10.4.0.0/24 of node n4: it is far"}},
+			BigTCP:    &bigtcp.Status{V4: 196608, Why6: "device eth1 takes 65536 bytes at most", Devices: []string{"eth0", "eth1"}},
+			Bandwidth: &queues.Status{Devices: []string{"eth0", "eth1"}, Pods: 2, Dropped: 5, Congestion: "cubic"},
+			Routing:   &fabric.Status{Mode: "native", Nodes: 2, Routes: 6, Mended: 1, Left: []string{"10.4.0.0/24 of node n4: it is far"}},
 		},
 		Policies:  &PolicyStatus{Count: new(3), Checked: at},
 		Pins:      &PinStatus{Restored: 2, Last: []string{"ct", "svcs"}, LastTime: at},
@@ -104,7 +112,7 @@ func TestStatusOfAccelerateOnly(t *testing.T) {
 	if s.FindProblems(); !slices.Equal(s.Degraded, []string{"No connection bypasses TCP yet."}) {
 		t.Errorf("before it works: %q", s.Degraded)
 	}
-	s.Sockmap = &SockmapStatus{On: true, Pods: 2, Differences: []string{"MSG_WAITALL returns short", "another"}}
+	s.Sockmap = &sockmap.Status{On: true, Pods: 2, Differences: []string{"MSG_WAITALL returns short", "another"}}
 	s.FindProblems()
 	var out bytes.Buffer
 	if err := s.WriteText(&out); err != nil {
@@ -142,13 +150,13 @@ func TestFindings(t *testing.T) {
 		{"bad file", func(s *Status) { s.Source.Errors = []SourceError{{"web.yaml", "line 3: no colon"}} }, []string{"web.yaml: line 3"}},
 		{"failing", func(s *Status) { s.Reconcile.LastError, s.Reconcile.Dirty = "boom", 3 }, []string{"3 changes wait for a retry: boom"}},
 		{"no maps", func(s *Status) { s.Maps = nil }, []string{"no maps"}},
-		{"nothing past TCP", func(s *Status) { s.Sockmap = &SockmapStatus{Error: "boom"} }, []string{"No connection bypasses TCP. This is slower but otherwise correct: boom"}},
-		{"stale past TCP", func(s *Status) { s.Sockmap = &SockmapStatus{On: true, Stale: "boom"} }, []string{"rules that are out of date: boom"}},
-		{"left past TCP", func(s *Status) { s.Sockmap = &SockmapStatus{Error: "boom", Stale: "bang"} }, []string{"No connection should bypass TCP: boom. Some may: bang"}},
+		{"nothing past TCP", func(s *Status) { s.Sockmap = &sockmap.Status{Error: "boom"} }, []string{"No connection bypasses TCP. This is slower but otherwise correct: boom"}},
+		{"stale past TCP", func(s *Status) { s.Sockmap = &sockmap.Status{On: true, Stale: "boom"} }, []string{"rules that are out of date: boom"}},
+		{"left past TCP", func(s *Status) { s.Sockmap = &sockmap.Status{Error: "boom", Stale: "bang"} }, []string{"No connection should bypass TCP: boom. Some may: bang"}},
 		{"left out past TCP", func(s *Status) {
-			s.Sockmap = &SockmapStatus{On: true, Rated: 1, NotCovered: 3, Uncovered: map[string]string{"shop/web": "boom"}}
+			s.Sockmap = &sockmap.Status{On: true, Rated: 1, NotCovered: 3, Uncovered: map[string]string{"shop/web": "boom"}}
 		}, []string{"Connections of pod shop/web use TCP although they may bypass it: boom", "So do those of 2 more pods"}},
-		{"unknown past TCP", func(s *Status) { s.Sockmap = &SockmapStatus{Unread: "boom"} }, []string{"What bypasses TCP is unknown: boom"}},
+		{"unknown past TCP", func(s *Status) { s.Sockmap = &sockmap.Status{Unread: "boom"} }, []string{"What bypasses TCP is unknown: boom"}},
 		{"a pin is gone", func(s *Status) { s.Pins = &PinStatus{Missing: []string{"/pins/svcs"}} },
 			[]string{"Somebody has removed or replaced pins: /pins/svcs. The maps go on, but commands cannot read them. The agent pins them again within seconds."}},
 		{"all pins are gone, for good", func(s *Status) {
@@ -183,8 +191,8 @@ func TestFindings(t *testing.T) {
 			"Ports are free again: at most, clients' flows to 10.2.0.9:80/tcp use 700 of 14448 SNAT ports. Unless more are refused, this is over by 1970-01-01T00:16:40Z."}},
 		{"no port is used any more", func(s *Status) { s.Snat = &mapstats.SnatPorts{RefusedLately: 1} }, []string{"No flow uses one now."}},
 		{"no addresses for pods", func(s *Status) {
-			s.PodNetwork = &PodNetwork{PodNetworkStatus: PodNetworkStatus{Error: "the Node n1 has no podCIDR", Settings: []string{"net.ipv4.ip_forward"}, CIDRs: []string{"10.1.0.0/31"},
-				Addresses: map[string]AddressCount{"IPv4": {Used: 2}, "IPv6": {Used: 2, Cooling: 1}}}}
+			s.PodNetwork = &PodNetwork{Status: podnet.Status{Error: "the Node n1 has no podCIDR", Settings: []string{"net.ipv4.ip_forward"}, CIDRs: []string{"10.1.0.0/31"},
+				Addresses: map[string]podnet.AddressCount{"IPv4": {Used: 2}, "IPv6": {Used: 2, Cooling: 1}}}}
 		}, []string{
 			"No pod can be added to this node: the Node n1 has no podCIDR.", "No IPv4 address is left for new pods: 2 are in use in 10.1.0.0/31.",
 			"not forwarded: net.ipv4.ip_forward is not set. \"fairlead init\"",
@@ -195,14 +203,14 @@ func TestFindings(t *testing.T) {
 			[]string{"2 claims of Nodes to addresses or networks are not believed, and what comes from there is not taken for that node's. The first is: 10.2.0.7 of node n2"}},
 		{"devices are not as large as they should be", func(s *Status) { s.PodNetwork.BigTCP.Error = "no permission" }, []string{"as they should: no permission."}},
 		{"pods may be too fast", func(s *Status) { s.PodNetwork.Bandwidth.Error = "no permission" }, []string{"Pods may send faster than they should: no permission."}},
-		{"pods cannot have BBR", func(s *Status) { s.PodNetwork.Bandwidth.BBR = &BBRStatus{Error: "the kernel has none"} }, []string{
+		{"pods cannot have BBR", func(s *Status) { s.PodNetwork.Bandwidth.BBR = &congestion.Status{Error: "the kernel has none"} }, []string{
 			"Pods' connections use cubic instead of BBR: the kernel has none."}},
 		{"a device has another queue", func(s *Status) { s.PodNetwork.Bandwidth.Lacking = map[string]string{"eth1": "its queue is htb"} }, []string{
 			"Packets do not wait at device eth1 for their time to leave. If that is too far ahead, they are dropped: its queue is htb.",
 		}},
 		{"no way to other nodes", func(s *Status) { s.PodNetwork.Routing.Error = "no buffer space" }, []string{"may be unreachable: no buffer space."}},
 		{"no way to other nodes yet", func(s *Status) { s.PodNetwork.Routing.Pending = true }, []string{"the routes to them are not written yet."}},
-		{"changes of routes are not followed", func(s *Status) { s.Ways = &WayStatus{Error: "no buffer space"} }, []string{"its packets cost more: no buffer space."}},
+		{"changes of routes are not followed", func(s *Status) { s.Ways = &routes.Status{Error: "no buffer space"} }, []string{"its packets cost more: no buffer space."}},
 		{"agents were killed a few times", func(s *Status) { s.Agent = &AgentStatus{Killed: 50, KilledLately: 4, LastKilled: time.Unix(1000, 0)} }, nil},
 		{"agents were killed again and again", func(s *Status) { s.Agent = &AgentStatus{Killed: 10, KilledLately: 10, LastKilled: time.Unix(1000, 0)} }, []string{
 			"has ended 10 times in the last 10 minutes without having been told to, the last time at 1970-01-01T00:16:40Z."}},

@@ -61,28 +61,28 @@ func (s *Status) WriteText(w io.Writer) error {
 		row("outside", "%s", o.text())
 	}
 	if s.Flows != nil && !s.Flows.LastTime.IsZero() {
-		row("flows", "%s", s.Flows.text())
+		row("flows", "%s", s.Flows.Text())
 	}
 	if s.Snat != nil && s.Snat.Fullest() != nil {
 		row("SNAT ports", "%s", s.Snat.Text())
 	}
 	if s.Ways != nil {
-		row("ways", "%s", s.Ways.text())
+		row("ways", "%s", s.Ways.Text())
 	}
 	if s.PodNetwork != nil {
 		row("pod network", "%s", s.PodNetwork.line())
 		if s.PodNetwork.BigTCP != nil {
-			row("big TCP", "%s", s.PodNetwork.BigTCP.text())
+			row("big TCP", "%s", s.PodNetwork.BigTCP.Text())
 		}
 		if s.PodNetwork.Bandwidth != nil {
-			row("BandwidthManager", "%s", s.PodNetwork.Bandwidth.text())
+			row("BandwidthManager", "%s", s.PodNetwork.Bandwidth.Text())
 		}
 		if needed := s.PodNetwork.Needed; len(needed) > 0 {
 			row("settings", "%s", strings.Join(needed, ", "))
 		}
 	}
 	if s.Sockmap != nil {
-		row("past TCP", "%s", s.Sockmap.text())
+		row("past TCP", "%s", s.Sockmap.Text())
 	}
 	if s.Policies != nil {
 		row("policies", "%s", s.Policies.text())

@@ -8,6 +8,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/sockmap"
 )
 
 // Ready returns why connections do not bypass TCP yet.
@@ -26,7 +27,7 @@ func (a *Accelerator) Ready() error {
 
 // Status returns the state of connections that bypass TCP. It is nil if the option is off, and
 // before anything runs.
-func (a *Accelerator) Status() *observe.SockmapStatus {
+func (a *Accelerator) Status() *sockmap.Status {
 	if a == nil || a.Options.Sockmap != "true" {
 		return nil
 	}
@@ -34,12 +35,12 @@ func (a *Accelerator) Status() *observe.SockmapStatus {
 	if unfit != "" {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		return &observe.SockmapStatus{Error: unfit, Stale: a.stale}
+		return &sockmap.Status{Error: unfit, Stale: a.stale}
 	}
 	if s == nil {
 		return nil
 	}
-	status := &observe.SockmapStatus{}
+	status := &sockmap.Status{}
 	if err := fillSockmapStatus(status, s); err != nil {
 		status.Unread = err.Error()
 	}
@@ -63,13 +64,13 @@ func (a *Accelerator) Problems() (list []observe.Problem) {
 	return list
 }
 
-func fillSockmapStatus(status *observe.SockmapStatus, s *acceleration) error {
+func fillSockmapStatus(status *sockmap.Status, s *acceleration) error {
 	kept, checked := s.rules.Status(), s.Checked()
 	status.Pods, status.Waiting, status.Rated = kept.Pods, kept.Waiting, kept.Rated
 	status.NotCovered, status.Uncovered = kept.NotCovered, stdmaps.Clone(kept.Uncovered)
 	status.Differences = s.differences
 	status.Error, status.Stale = checked.Fault, kept.Error
-	status.Checks = observe.SockmapChecks{Passed: checked.Passed, Failed: checked.Failed, LastTime: checked.Last, Unable: checked.Unable}
+	status.Checks = sockmap.StatusChecks{Passed: checked.Passed, Failed: checked.Failed, LastTime: checked.Last, Unable: checked.Unable}
 	view, err := s.State()
 	if err != nil {
 		return err
@@ -80,10 +81,10 @@ func fillSockmapStatus(status *observe.SockmapStatus, s *acceleration) error {
 		return err
 	}
 	status.Watched, status.Admitted, status.Left, status.Full, status.Excluded = t.Watched, t.Admitted, t.Left, t.Full, t.Excluded
-	status.Redirected = observe.SockmapTally(t.Redirected)
-	status.Passed = map[string]observe.SockmapTally{}
+	status.Redirected = sockmap.StatusTally(t.Redirected)
+	status.Passed = map[string]sockmap.StatusTally{}
 	for why, tally := range t.Passed {
-		status.Passed[why] = observe.SockmapTally(tally)
+		status.Passed[why] = sockmap.StatusTally(tally)
 	}
 	return nil
 }

@@ -11,7 +11,6 @@ import (
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/mapstats"
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/observe"
 )
 
 // FlowCollector removes flows that are over. Without one, packets are still forwarded until there is no room
@@ -90,12 +89,12 @@ func (c *FlowCollector) Stats() (stats conntrack.Stats, why string) {
 }
 
 // Status returns how many flows are remembered, or nil before the first pass.
-func (c *FlowCollector) Status() *observe.FlowStatus {
+func (c *FlowCollector) Status() *conntrack.Status {
 	stats, why := c.Stats()
 	if stats.LastPass.IsZero() && why == "" {
 		return nil
 	}
-	return &observe.FlowStatus{
+	return &conntrack.Status{
 		Rows: stats.Rows[0], Capacity: stats.Capacity[0], Most: stats.Most, Growths: stats.Growths, GrowError: stats.GrowError,
 		PendingRows: stats.Rows[1], PendingCapacity: stats.Capacity[1],
 		Forgotten: stats.Idle + stats.Stale, LastTime: stats.LastPass, LastDuration: stats.LastTook, Error: why,

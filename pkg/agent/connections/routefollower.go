@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/routes"
 )
 
@@ -47,12 +46,12 @@ func (f *RouteFollower) Stats() (stats routes.Stats, why string) {
 }
 
 // Status returns whether route changes are followed, or nil before that is known.
-func (f *RouteFollower) Status() *observe.WayStatus {
+func (f *RouteFollower) Status() *routes.Status {
 	stats, why := f.Stats()
 	if !stats.Following && why == "" {
 		return nil
 	}
-	return &observe.WayStatus{
+	return &routes.Status{
 		Following: stats.Following, Changes: stats.Changes, LastChange: stats.LastChange, Neighbours: stats.Neighbours,
 		IsCrowded: stats.IsOverflown, Error: why,
 	}

@@ -13,7 +13,6 @@ import (
 	"fairlead.io/fairlead/pkg/congestion"
 	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/sysctl"
 )
 
@@ -86,16 +85,16 @@ func (n *Network) wantsBBR(asked model.Choice) bool {
 }
 
 // BBRStatus returns whose connections use BBR, or nil if the options want that for none.
-func BBRStatus(cfg *config.Config) *observe.BBRStatus {
+func BBRStatus(cfg *config.Config) *congestion.Status {
 	if cfg.BBR == "false" {
 		return nil
 	}
-	return &observe.BBRStatus{Annotated: cfg.BBR == "annotated", Error: LacksBBR(cfg)}
+	return &congestion.Status{Annotated: cfg.BBR == "annotated", Error: LacksBBR(cfg)}
 }
 
 // ReplacedCongestion returns the node's default congestion control, which BBR replaces for pods, or "" if
 // it does not.
-func ReplacedCongestion(s *observe.BBRStatus) string {
+func ReplacedCongestion(s *congestion.Status) string {
 	if s == nil || s.Error != "" {
 		return ""
 	}

@@ -7,7 +7,6 @@ import (
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/fabric"
-	"fairlead.io/fairlead/pkg/observe"
 )
 
 // prepareBigTCP prepares raising the size of TCP packets, or restores the sizes that an earlier agent
@@ -49,10 +48,10 @@ func (n *Network) largest() cni.Largest {
 	return cni.Largest(n.big.Stats().Sizes)
 }
 
-func (n *Network) bigStatus() *observe.BigTCPStatus {
+func (n *Network) bigStatus() *bigtcp.Status {
 	if n.big == nil {
 		return nil
 	}
 	s := n.big.Stats()
-	return &observe.BigTCPStatus{V4: s.V4, V6: s.V6, Why4: s.Why4, Why6: s.Why6, Devices: s.Devices, Error: s.Error}
+	return &bigtcp.Status{V4: s.V4, V6: s.V6, Why4: s.Why4, Why6: s.Why6, Devices: s.Devices, Error: s.Error}
 }

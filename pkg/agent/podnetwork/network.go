@@ -12,12 +12,12 @@ import (
 	"fairlead.io/fairlead/pkg/bigtcp"
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/congestion"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/masquerade"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/nodes"
-	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/podnet"
 	"fairlead.io/fairlead/pkg/queues"
 	"fairlead.io/fairlead/pkg/source/file"
@@ -36,7 +36,7 @@ type Config struct {
 	// Pair is the index of the device pair in which pods' packets to each other wait; 0 with
 	// --bandwidth=false.
 	Pair int
-	BBR  *observe.BBRStatus // nil with --bbr=false
+	BBR  *congestion.Status // nil with --bbr=false
 	Log  *slog.Logger
 }
 

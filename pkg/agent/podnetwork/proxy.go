@@ -5,7 +5,6 @@ import (
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/podnet"
 )
 
@@ -88,9 +87,9 @@ func proxyOf(cfg *config.Config, name string) maps.Proxy {
 }
 
 // addProxies adds the proxies, and how many pods use each, to a status.
-func (n *Network) addProxies(s *observe.PodNetworkStatus, pods map[uint16]int) {
+func (n *Network) addProxies(s *podnet.Status, pods map[uint16]int) {
 	for _, p := range n.Options.Proxies() {
-		s.Proxies = append(s.Proxies, observe.ProxyStatus{Name: p.Name, Port: p.Port, Optional: p.Optional, Pods: pods[p.Port]})
+		s.Proxies = append(s.Proxies, podnet.ProxyStatus{Name: p.Name, Port: p.Port, Optional: p.Optional, Pods: pods[p.Port]})
 	}
 	s.Unproxied = pods[0]
 	if err := n.Path.ProxyWay(); err != nil {

@@ -5,9 +5,9 @@ import (
 
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/congestion"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/podnet"
 )
 
@@ -141,7 +141,7 @@ func TestTraitsRate(t *testing.T) {
 		{model.Unsaid, "annotated", "", false}, {model.Yes, "annotated", "", true}, {model.No, "annotated", "", false},
 		{model.Yes, "true", "the kernel has none", false},
 	} {
-		n.Options.BBR, n.BBR = c.among, &observe.BBRStatus{Error: c.lacks}
+		n.Options.BBR, n.BBR = c.among, &congestion.Status{Error: c.lacks}
 		store.SetPod(&model.Pod{Name: name, UID: "one", BBR: c.says})
 		if got := n.traits(web, nil, &was).BBR; got != c.wanted {
 			t.Errorf("--bbr=%s, the pod asks for %d, it lacks %q: %t", c.among, c.says, c.lacks, got)

@@ -8,7 +8,6 @@ import (
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/metrics"
-	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/podnet"
 	"fairlead.io/fairlead/pkg/queues"
 	"fairlead.io/fairlead/pkg/sysctl"
@@ -36,7 +35,7 @@ func (n *Network) prepareQueues() error {
 }
 
 // bandwidthStatus returns the state of pods' rates, or nil with --bandwidth=false.
-func (n *Network) bandwidthStatus(pods *podnet.Stats) *observe.BandwidthStatus {
+func (n *Network) bandwidthStatus(pods *podnet.Stats) *queues.Status {
 	if n.queues == nil {
 		return nil
 	}
@@ -44,7 +43,7 @@ func (n *Network) bandwidthStatus(pods *podnet.Stats) *observe.BandwidthStatus {
 	if err := n.Path.PairWay(); err != nil {
 		s.Error = strings.TrimPrefix(s.Error+"; packets that waited on the node are not delivered: "+err.Error(), "; ")
 	}
-	status := &observe.BandwidthStatus{
+	status := &queues.Status{
 		Devices: s.Devices, Lacking: s.Lacking, Pods: pods.Limited, Dropped: s.Dropped, Congestion: sysctl.CongestionControl(sysctl.Root), Error: s.Error,
 	}
 	if n.BBR != nil {

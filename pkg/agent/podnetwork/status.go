@@ -6,6 +6,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/fabric"
+	"fairlead.io/fairlead/pkg/masquerade"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/podnet"
 	"fairlead.io/fairlead/pkg/sysctl"
@@ -54,12 +55,12 @@ func (n *Network) Ready() error {
 	return nil
 }
 
-func (n *Network) routingStatus() *observe.RoutingStatus {
+func (n *Network) routingStatus() *fabric.Status {
 	stats := n.FabricStats()
 	if stats == nil {
 		return nil
 	}
-	return &observe.RoutingStatus{
+	return &fabric.Status{
 		Mode: stats.Mode, Pending: stats.Pending, Nodes: stats.Nodes, Routes: stats.Routes, Refused: stats.Refused, Left: stats.Left, Mended: stats.Mended, Error: stats.Error,
 	}
 }
@@ -70,12 +71,12 @@ func (n *Network) Status() *observe.PodNetwork {
 	if stats == nil {
 		return nil
 	}
-	s := &observe.PodNetwork{PodNetworkStatus: observe.PodNetworkStatus{
+	s := &observe.PodNetwork{Status: podnet.Status{
 		Mode: n.Options.PodNetwork, Pods: stats.Pods, Netkits: stats.Netkits, Unchecked: stats.Unchecked, Reclaimed: stats.Reclaimed, Mended: stats.Mended, Error: stats.Error,
-		Adopted: stats.Adopted, Unknown: stats.Unknown, Addresses: map[string]observe.AddressCount{},
+		Adopted: stats.Adopted, Unknown: stats.Unknown, Addresses: map[string]podnet.AddressCount{},
 	}}
 	for family, count := range stats.Families {
-		s.Addresses[family] = observe.AddressCount(count)
+		s.Addresses[family] = podnet.AddressCount(count)
 	}
 	v4, v6 := false, false
 	for _, prefix := range stats.CIDRs {
@@ -83,10 +84,10 @@ func (n *Network) Status() *observe.PodNetwork {
 		v4, v6 = v4 || prefix.Addr().Is4(), v6 || prefix.Addr().Is6()
 	}
 	s.Routing, s.BigTCP, s.Bandwidth = n.routingStatus(), n.bigStatus(), n.bandwidthStatus(stats)
-	n.addProxies(&s.PodNetworkStatus, stats.Proxied)
+	n.addProxies(&s.Status, stats.Proxied)
 	if rules := n.masquerade; rules != nil {
 		native, err := rules.Native()
-		s.Masquerade = &observe.MasqueradeStatus{File: n.Options.MasqueradeConfig, Networks: len(native)}
+		s.Masquerade = &masquerade.Status{File: n.Options.MasqueradeConfig, Networks: len(native)}
 		if err != nil {
 			s.Masquerade.Error = err.Error()
 		}

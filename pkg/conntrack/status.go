@@ -1,4 +1,4 @@
-package observe
+package conntrack
 
 import (
 	"fmt"
@@ -7,12 +7,12 @@ import (
 	"fairlead.io/fairlead/pkg/phrase"
 )
 
-// crowded is the fill level from which a status reports that the map of flows is nearly full.
-const crowded = 0.9
+// nearlyFull is the fill level from which a status reports that the map of flows is nearly full.
+const nearlyFull = 0.9
 
-// FlowStatus is how many flows are tracked, as of the agent's last pass over them. A flow has a row
+// Status is how many flows are tracked, as of the agent's last pass over them. A flow has a row
 // for each direction.
-type FlowStatus struct {
+type Status struct {
 	Rows            int           `json:"rows"` // of established flows
 	Capacity        int           `json:"capacity"`
 	Most            int           `json:"most"`    // the limit to which the capacity may grow
@@ -26,12 +26,14 @@ type FlowStatus struct {
 	GrowError       string        `json:"growError,omitempty"` // why the capacity does not grow
 }
 
-func (f *FlowStatus) text() string {
+// Text returns the line shown in the status of the node.
+func (f *Status) Text() string {
 	return fmt.Sprintf("%d of %d rows (at most %d), %d of %d half open, last pass %s took %s, removed %d flows", f.Rows, f.Capacity, max(f.Most, f.Capacity),
 		f.PendingRows, f.PendingCapacity, phrase.Clock(f.LastTime), phrase.Round(f.LastDuration), f.Forgotten)
 }
 
-func (f *FlowStatus) findings(say func(string, ...any)) {
+// Findings says what keeps the node from doing its job.
+func (f *Status) Findings(say func(string, ...any)) {
 	if f == nil {
 		return
 	}
@@ -41,7 +43,7 @@ func (f *FlowStatus) findings(say func(string, ...any)) {
 	if f.GrowError != "" {
 		say("The map of flows cannot grow: %s.", f.GrowError)
 	}
-	if f.Capacity > 0 && float64(f.Rows) >= crowded*float64(f.Capacity) {
+	if f.Capacity > 0 && float64(f.Rows) >= nearlyFull*float64(f.Capacity) {
 		cure := ""
 		if f.Capacity >= f.Most {
 			cure = "; the map may not grow further: raise the option conntrack-max, or spread the clients over more nodes"

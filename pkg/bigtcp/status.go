@@ -1,12 +1,12 @@
-package observe
+package bigtcp
 
 import (
 	"fmt"
 	"strings"
 )
 
-// BigTCPStatus is how large TCP packets may be inside the node.
-type BigTCPStatus struct {
+// Status is how large TCP packets may be inside the node.
+type Status struct {
 	V4      int      `json:"ipv4"` // bytes; 0 for the usual size
 	V6      int      `json:"ipv6"`
 	Why4    string   `json:"why4,omitempty"` // why packets have the usual size
@@ -15,7 +15,8 @@ type BigTCPStatus struct {
 	Error   string   `json:"error,omitempty"`
 }
 
-func (b *BigTCPStatus) text() string {
+// Text returns the line shown in the status of the node.
+func (b *Status) Text() string {
 	family := func(name string, size int, why string) string {
 		if size == 0 {
 			return fmt.Sprintf("%s as usual: %s", name, why)
@@ -29,7 +30,8 @@ func (b *BigTCPStatus) text() string {
 	return text
 }
 
-func (b *BigTCPStatus) findings(say func(string, ...any)) {
+// Findings says what keeps the node from doing its job.
+func (b *Status) Findings(say func(string, ...any)) {
 	if b != nil && b.Error != "" {
 		say("Devices do not accept TCP packets as large as they should: %s.", b.Error)
 	}

@@ -1,4 +1,4 @@
-package observe
+package sockmap
 
 import (
 	"fmt"
@@ -10,8 +10,8 @@ import (
 	"fairlead.io/fairlead/pkg/phrase"
 )
 
-// SockmapStatus is the state of connections on this node that bypass TCP.
-type SockmapStatus struct {
+// Status is the state of connections on this node that bypass TCP.
+type Status struct {
 	On      bool `json:"on"`
 	Held    bool `json:"held"`              // an operator has switched acceleration off
 	Pods    int  `json:"pods"`              // pods that may take part
@@ -23,14 +23,14 @@ type SockmapStatus struct {
 	Uncovered  map[string]string `json:"uncovered,omitempty"`
 	Sockets    int               `json:"sockets"`    // in the map
 	Watched    uint64            `json:"watched"`    // connections whose ends may both take part, ever
-	Redirected SockmapTally      `json:"redirected"` // messages that bypassed TCP
+	Redirected StatusTally       `json:"redirected"` // messages that bypassed TCP
 	// Passed counts messages of sockets in the map that used TCP, by reason.
-	Passed   map[string]SockmapTally `json:"passed,omitempty"`
-	Excluded map[string]uint64       `json:"excluded,omitempty"` // connections that use TCP for good, by reason
-	Admitted uint64                  `json:"admitted"`           // sockets added to the map, ever
-	Left     uint64                  `json:"left"`               // sockets removed from it before they closed
-	Full     uint64                  `json:"full"`               // times that there was no room for a connection
-	Checks   SockmapChecks           `json:"checks"`
+	Passed   map[string]StatusTally `json:"passed,omitempty"`
+	Excluded map[string]uint64      `json:"excluded,omitempty"` // connections that use TCP for good, by reason
+	Admitted uint64                 `json:"admitted"`           // sockets added to the map, ever
+	Left     uint64                 `json:"left"`               // sockets removed from it before they closed
+	Full     uint64                 `json:"full"`               // times that there was no room for a connection
+	Checks   StatusChecks           `json:"checks"`
 	// Differences lists how connections that bypass TCP differ from TCP, as found on this kernel.
 	Differences []string `json:"differences,omitempty"`
 	Error       string   `json:"error,omitempty"`  // why nothing bypasses TCP although it should
@@ -38,21 +38,22 @@ type SockmapStatus struct {
 	Unread      string   `json:"unread,omitempty"` // why the counts and switches are missing
 }
 
-// SockmapTally is a number of items and their bytes.
-type SockmapTally struct {
+// StatusTally is a number of items and their bytes.
+type StatusTally struct {
 	Count uint64 `json:"count"`
 	Bytes uint64 `json:"bytes"`
 }
 
-// SockmapChecks is the result of the connections that the agent makes to itself.
-type SockmapChecks struct {
+// StatusChecks is the result of the connections that the agent makes to itself.
+type StatusChecks struct {
 	Passed   uint64    `json:"passed"`
 	Failed   uint64    `json:"failed"`
 	LastTime time.Time `json:"lastTime,omitzero"`
 	Unable   string    `json:"unable,omitempty"` // why the last one could not be made
 }
 
-func (s *SockmapStatus) text() string {
+// Text returns the line shown in the status of the node.
+func (s *Status) Text() string {
 	switch {
 	case s.Error != "":
 		return "off, although it should be on"
@@ -94,7 +95,8 @@ func bytesOf(n uint64) string {
 	return fmt.Sprintf("%.4g %s", value, unit)
 }
 
-func (s *SockmapStatus) findings(say func(string, ...any)) {
+// Findings says what keeps the node from doing its job.
+func (s *Status) Findings(say func(string, ...any)) {
 	if s == nil {
 		return
 	}

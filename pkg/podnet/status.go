@@ -1,4 +1,4 @@
-package observe
+package podnet
 
 import (
 	"fmt"
@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// PodNetworkStatus is the state of the network that the agent gives the pods of its node.
-type PodNetworkStatus struct {
+// Status is the state of the network that the agent gives the pods of its node.
+type Status struct {
 	Mode  string   `json:"mode"` // main or chained
 	CIDRs []string `json:"cidrs,omitempty"`
 	Pods  int      `json:"pods"`
@@ -43,65 +43,6 @@ type ProxyStatus struct {
 	Pods     int    `json:"pods"`               // pods that use it
 }
 
-// MasqueradeStatus is the state of the file that lists networks to which pods send under their own
-// addresses.
-type MasqueradeStatus struct {
-	File     string `json:"file"`
-	Networks int    `json:"networks"`        // in its last good version
-	Error    string `json:"error,omitempty"` // why the present version cannot be used
-}
-
-func (m *MasqueradeStatus) text() string {
-	return fmt.Sprintf("; %d networks in %s are not masqueraded", m.Networks, m.File)
-}
-
-func (m *MasqueradeStatus) findings(say func(string, ...any)) {
-	if m != nil && m.Error != "" {
-		say("The masquerade configuration %s cannot be used. The %d networks of the last good one apply: %s.", m.File, m.Networks, m.Error)
-	}
-}
-
-// RoutingStatus is how packets get to the pods of other nodes.
-type RoutingStatus struct {
-	Mode    string   `json:"mode"` // none, native or vxlan
-	Nodes   int      `json:"nodes"`
-	Routes  int      `json:"routes"`
-	Pending bool     `json:"pending,omitempty"` // the routes have not been written yet since the agent's start
-	Refused []string `json:"refused,omitempty"` // networks that nodes claim but do not get, and why
-	Left    []string `json:"left,omitempty"`    // networks for which fairlead makes no route, and why
-	Mended  uint64   `json:"mended"`            // routes and neighbors that were lost and restored
-	Error   string   `json:"error,omitempty"`
-}
-
-func (r *RoutingStatus) text() string {
-	if r.Mode == "none" {
-		return "; the network routes to other nodes' pods"
-	}
-	text := fmt.Sprintf("; %s to the pods of %d nodes, %d routes", r.Mode, r.Nodes, r.Routes)
-	if len(r.Left) > 0 {
-		text += fmt.Sprintf(", %d networks left alone, the first is %s", len(r.Left), r.Left[0])
-	}
-	if r.Mended > 0 {
-		text += fmt.Sprintf(", %d lost routes and neighbors restored", r.Mended)
-	}
-	return text
-}
-
-func (r *RoutingStatus) findings(say func(string, ...any)) {
-	if r == nil {
-		return
-	}
-	switch {
-	case r.Error != "":
-		say("Pods on other nodes may be unreachable: %s.", r.Error)
-	case r.Pending:
-		say("Pods on other nodes may be unreachable: the routes to them are not written yet.")
-	}
-	if len(r.Refused) > 0 {
-		say("%d networks that nodes claim for their pods get no route. The first is: %s.", len(r.Refused), r.Refused[0])
-	}
-}
-
 // AddressCount is the number of addresses in each state.
 type AddressCount struct {
 	Used    int     `json:"used"`
@@ -118,7 +59,8 @@ func freeText(n float64) string {
 	return fmt.Sprintf("2^%.0f", math.Log2(n))
 }
 
-func (p *PodNetworkStatus) text() string {
+// Text returns the line shown in the status of the node.
+func (p *Status) Text() string {
 	text := fmt.Sprintf("%s, %d pods", p.Mode, p.Pods)
 	if p.Netkits > 0 || p.Device == "netkit" {
 		text += fmt.Sprintf(" (%d with a netkit; new ones get a %s)", p.Netkits, p.Device)
@@ -146,7 +88,8 @@ func (p *PodNetworkStatus) text() string {
 	return text
 }
 
-func (p *PodNetworkStatus) findings(say func(string, ...any)) {
+// Findings says what keeps the node from doing its job.
+func (p *Status) Findings(say func(string, ...any)) {
 	if p == nil {
 		return
 	}

@@ -1,4 +1,4 @@
-package observe
+package routes
 
 import (
 	"fmt"
@@ -7,9 +7,9 @@ import (
 	"fairlead.io/fairlead/pkg/phrase"
 )
 
-// WayStatus is how the agent follows changes of routes and neighbors, on which cached next hops
+// Status is how the agent follows changes of routes and neighbors, on which cached next hops
 // depend.
-type WayStatus struct {
+type Status struct {
 	Following  bool      `json:"following"`
 	Changes    uint64    `json:"changes"` // of which flows were notified, since the start
 	LastChange time.Time `json:"lastChange,omitzero"`
@@ -18,7 +18,8 @@ type WayStatus struct {
 	Error      string    `json:"error,omitempty"` // why changes are not followed
 }
 
-func (w *WayStatus) text() string {
+// Text returns the line shown in the status of the node.
+func (w *Status) Text() string {
 	if !w.Following {
 		return "changes are not followed; every flow looks up its route once a second"
 	}
@@ -29,7 +30,8 @@ func (w *WayStatus) text() string {
 	return fmt.Sprintf("%d changes followed, last %s; %d neighbors%s", w.Changes, phrase.Clock(w.LastChange), w.Neighbours, crowded)
 }
 
-func (w *WayStatus) findings(say func(string, ...any)) {
+// Findings says what keeps the node from doing its job.
+func (w *Status) Findings(say func(string, ...any)) {
 	if w != nil && w.Error != "" {
 		say("Route changes are not followed, so every flow looks up its route once a second, and its packets cost more: %s.",
 			w.Error)
