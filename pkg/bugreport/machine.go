@@ -205,7 +205,7 @@ func (m Machine) networks(_ context.Context, to io.Writer) error {
 
 // ofInterest matches lines of the kernel's log about features that fairlead uses.
 func ofInterest() *regexp.Regexp {
-	return regexp.MustCompile(`(?i)bpf|xdp|netkit|fairlead|nf_conntrack|neighbour|link (?:is|becomes)|NETDEV WATCHDOG|page allocation failure|Out of memory`)
+	return regexp.MustCompile(`(?i)bpf|xdp|netkit|fairlead|nf_conntrack|neighbor|link (?:is|becomes)|NETDEV WATCHDOG|page allocation failure|Out of memory`)
 }
 
 // kernelLog writes the matching lines of the kernel's log.

@@ -51,7 +51,7 @@ func TestChecksumOfEveryByte(t *testing.T) {
 
 // Flows of consecutive clients, ports and backends are mistaken for each other no more often than
 // chance allows.
-func TestChecksumOfNeighbours(t *testing.T) {
+func TestChecksumOfNeighbors(t *testing.T) {
 	var flows []bpf.MapsFlow
 	var rows []bpf.MapsCtEntry
 	for i := range 1 << 9 {

@@ -310,7 +310,7 @@ func (t *trial) makePod(node *netlink.Handle) (netlink.Link, error) {
 }
 
 // setUp sets a device up with an address and a neighbor.
-func setUp(at *netlink.Handle, name string, addr *net.IPNet, neighbour net.IP, mac net.HardwareAddr) error {
+func setUp(at *netlink.Handle, name string, addr *net.IPNet, neighbor net.IP, mac net.HardwareAddr) error {
 	device, err := at.LinkByName(name)
 	if err == nil {
 		err = at.AddrAdd(device, &netlink.Addr{IPNet: addr, Flags: unix.IFA_F_NODAD})
@@ -319,7 +319,7 @@ func setUp(at *netlink.Handle, name string, addr *net.IPNet, neighbour net.IP, m
 		err = at.LinkSetUp(device)
 	}
 	if err == nil {
-		err = at.NeighAdd(&netlink.Neigh{LinkIndex: device.Attrs().Index, IP: neighbour, HardwareAddr: mac, State: netlink.NUD_PERMANENT})
+		err = at.NeighAdd(&netlink.Neigh{LinkIndex: device.Attrs().Index, IP: neighbor, HardwareAddr: mac, State: netlink.NUD_PERMANENT})
 	}
 	if err != nil {
 		return fmt.Errorf("set up device %s: %w", name, err)

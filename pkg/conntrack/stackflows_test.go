@@ -13,8 +13,8 @@ import (
 
 // addStackFlow adds a UDP flow that the programs pass to the stack, which translates it to a backend.
 func (w *memoryCollector) enterKept(client, backend string) maps.Flow {
-	const dialled = "192.0.2.1:53"
-	key := w.enter(false, client, dialled, model.UDP, maps.FlowOpen)
+	const dialed = "192.0.2.1:53"
+	key := w.enter(false, client, dialed, model.UDP, maps.FlowOpen)
 	to := netip.MustParseAddrPort(backend)
 	w.records[key] = maps.PeerOf(maps.SockOrigin{
 		Vip: key.Daddr, VipPort: key.Dport, Backend: maps.AddrOf(to.Addr()), BackendPort: maps.PortOf(to.Port()),

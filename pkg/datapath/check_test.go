@@ -244,9 +244,9 @@ func runDial([]string) error {
 		return fmt.Errorf("the dials sent packets: the counters are %+v, before %+v", after, before)
 	}
 	asked, err := netlink.NeighList(0, netlink.FAMILY_ALL)
-	for _, neighbour := range asked {
-		if neighbour.State&netlink.NUD_NOARP == 0 {
-			err = errors.Join(err, fmt.Errorf("the dials resolved neighbor %s", neighbour.IP))
+	for _, neighbor := range asked {
+		if neighbor.State&netlink.NUD_NOARP == 0 {
+			err = errors.Join(err, fmt.Errorf("the dials resolved neighbor %s", neighbor.IP))
 		}
 	}
 	return err

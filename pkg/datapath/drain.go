@@ -204,7 +204,7 @@ func (l *flowScan) countIfStuck(m *ebpf.Map, key maps.Flow, row *maps.FlowRow, s
 	case key.Proto == unix.IPPROTO_SCTP:
 		s.SCTP++
 	// With FlowPod alone, a pod talks to an address outside.
-	case row.Flags&(maps.FlowPod|maps.FlowInside|maps.FlowNode) != maps.FlowPod && l.isTunnelled(row.Daddr):
+	case row.Flags&(maps.FlowPod|maps.FlowInside|maps.FlowNode) != maps.FlowPod && l.isTunneled(row.Daddr):
 		s.Tunnel++
 	default:
 		var is bool
@@ -222,9 +222,9 @@ func (l *flowScan) hasLeft(row *maps.FlowRow) bool {
 	return row.State == maps.FlowReset || row.State == maps.FlowClosing && idle > l.linger
 }
 
-// isTunnelled asks the kernel, once for each backend, whether the tunnel leads there. A backend
+// isTunneled asks the kernel, once for each backend, whether the tunnel leads there. A backend
 // without a route counts as not tunneled.
-func (l *flowScan) isTunnelled(backend maps.Addr) bool {
+func (l *flowScan) isTunneled(backend maps.Addr) bool {
 	if l.tunnel == 0 {
 		return false
 	}

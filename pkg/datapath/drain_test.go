@@ -62,19 +62,19 @@ func newLeaver(t *testing.T) *leaver {
 
 // stuckCase describes a flow. Zero values mean the defaults given here.
 type stuckCase struct {
-	dialled, backend string
-	proto            uint8 // default: TCP
-	half             bool
-	flags            uint8
-	state, back      uint8 // default: open
-	begins           bool  // state stays zero
-	seen             uint32
+	dialed, backend string
+	proto           uint8 // default: TCP
+	half            bool
+	flags           uint8
+	state, back     uint8 // default: open
+	begins          bool  // state stays zero
+	seen            uint32
 }
 
 // enter writes the rows of a flow.
 func (l *leaver) enter(t *testing.T, f stuckCase) {
 	t.Helper()
-	to, from := netip.MustParseAddrPort(f.dialled), netip.MustParseAddrPort(f.backend)
+	to, from := netip.MustParseAddrPort(f.dialed), netip.MustParseAddrPort(f.backend)
 	client := netip.MustParseAddr("198.51.100.7")
 	if to.Addr().Is6() {
 		client = netip.MustParseAddr("2001:db8:1::7")
@@ -115,24 +115,24 @@ func TestStuck(t *testing.T) {
 		flow stuckCase
 		want Stuck
 	}{
-		"to another node":                   {stuckCase{dialled: nodePort, backend: elsewhere}, Stuck{}},
-		"to a pod here":                     {stuckCase{dialled: nodePort, backend: hosted}, Stuck{}},
-		"answered directly":                 {stuckCase{dialled: nodePort, backend: elsewhere, half: true, flags: direct}, Stuck{Direct: 1}},
-		"answered directly, reset":          {stuckCase{dialled: nodePort, backend: elsewhere, half: true, flags: direct, state: reset}, Stuck{}},
-		"answered directly, ended long ago": {stuckCase{dialled: nodePort, backend: elsewhere, half: true, flags: direct, state: closing}, Stuck{}},
-		"answered directly, ends":           {stuckCase{dialled: nodePort, backend: elsewhere, half: true, flags: direct, state: closing, seen: 1 << 30}, Stuck{Direct: 1}},
-		"forwarded here":                    {stuckCase{dialled: other, backend: hosted}, Stuck{Forwarded: 1}},
-		"forwarded here, half closed":       {stuckCase{dialled: other, backend: hosted, state: closing}, Stuck{Forwarded: 1}},
-		"forwarded here, closed":            {stuckCase{dialled: other, backend: hosted, state: closing, back: closing}, Stuck{}},
-		"forwarded here, reset":             {stuckCase{dialled: other, backend: hosted, back: reset}, Stuck{}},
-		"forwarded here, IPv6":              {stuckCase{dialled: vip6, backend: hosted6, proto: unix.IPPROTO_UDP}, Stuck{Forwarded: 1}},
-		"to a pod here, IPv6":               {stuckCase{dialled: nodePort6, backend: hosted6}, Stuck{}},
-		"a pod's, to a pod here":            {stuckCase{dialled: vip, backend: hosted, flags: maps.FlowInside}, Stuck{}},
-		"by the tunnel":                     {stuckCase{dialled: nodePort, backend: far}, Stuck{Tunnel: 1}},
-		"by the tunnel, IPv6":               {stuckCase{dialled: vip6, backend: far6, proto: unix.IPPROTO_UDP}, Stuck{Tunnel: 1}},
-		"by the tunnel, not answered":       {stuckCase{dialled: nodePort, backend: far, half: true, begins: true}, Stuck{}},
-		"SCTP":                              {stuckCase{dialled: nodePort, backend: elsewhere, proto: unix.IPPROTO_SCTP}, Stuck{SCTP: 1}},
-		"a former proxy's":                  {stuckCase{dialled: far, backend: far}, Stuck{}},
+		"to another node":                   {stuckCase{dialed: nodePort, backend: elsewhere}, Stuck{}},
+		"to a pod here":                     {stuckCase{dialed: nodePort, backend: hosted}, Stuck{}},
+		"answered directly":                 {stuckCase{dialed: nodePort, backend: elsewhere, half: true, flags: direct}, Stuck{Direct: 1}},
+		"answered directly, reset":          {stuckCase{dialed: nodePort, backend: elsewhere, half: true, flags: direct, state: reset}, Stuck{}},
+		"answered directly, ended long ago": {stuckCase{dialed: nodePort, backend: elsewhere, half: true, flags: direct, state: closing}, Stuck{}},
+		"answered directly, ends":           {stuckCase{dialed: nodePort, backend: elsewhere, half: true, flags: direct, state: closing, seen: 1 << 30}, Stuck{Direct: 1}},
+		"forwarded here":                    {stuckCase{dialed: other, backend: hosted}, Stuck{Forwarded: 1}},
+		"forwarded here, half closed":       {stuckCase{dialed: other, backend: hosted, state: closing}, Stuck{Forwarded: 1}},
+		"forwarded here, closed":            {stuckCase{dialed: other, backend: hosted, state: closing, back: closing}, Stuck{}},
+		"forwarded here, reset":             {stuckCase{dialed: other, backend: hosted, back: reset}, Stuck{}},
+		"forwarded here, IPv6":              {stuckCase{dialed: vip6, backend: hosted6, proto: unix.IPPROTO_UDP}, Stuck{Forwarded: 1}},
+		"to a pod here, IPv6":               {stuckCase{dialed: nodePort6, backend: hosted6}, Stuck{}},
+		"a pod's, to a pod here":            {stuckCase{dialed: vip, backend: hosted, flags: maps.FlowInside}, Stuck{}},
+		"by the tunnel":                     {stuckCase{dialed: nodePort, backend: far}, Stuck{Tunnel: 1}},
+		"by the tunnel, IPv6":               {stuckCase{dialed: vip6, backend: far6, proto: unix.IPPROTO_UDP}, Stuck{Tunnel: 1}},
+		"by the tunnel, not answered":       {stuckCase{dialed: nodePort, backend: far, half: true, begins: true}, Stuck{}},
+		"SCTP":                              {stuckCase{dialed: nodePort, backend: elsewhere, proto: unix.IPPROTO_SCTP}, Stuck{SCTP: 1}},
+		"a former proxy's":                  {stuckCase{dialed: far, backend: far}, Stuck{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLeaver(t)

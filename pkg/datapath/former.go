@@ -163,7 +163,7 @@ func (f *former) close() {
 }
 
 // flowOf returns the flow as the client sends it.
-func flowOf(c netfilter.Connection) maps.Flow { return flowFrom(c.Proto, c.Client, c.Dialled) }
+func flowOf(c netfilter.Connection) maps.Flow { return flowFrom(c.Proto, c.Client, c.Dialed) }
 
 // flowSeen returns the flow as the server receives it.
 func flowSeen(c netfilter.Connection) maps.Flow { return flowFrom(c.Proto, c.Seen, c.Server) }

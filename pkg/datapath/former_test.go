@@ -54,13 +54,13 @@ func TestTake(t *testing.T) {
 	of := func(port uint16, proto uint8, lasting bool) netfilter.Connection {
 		client := netip.AddrPortFrom(netip.MustParseAddr("198.51.100.7"), port)
 		return netfilter.Connection{
-			Client: client, Dialled: netip.MustParseAddrPort("192.0.2.1:30001"), Seen: client, Server: netip.MustParseAddrPort("10.1.0.2:8080"),
+			Client: client, Dialed: netip.MustParseAddrPort("192.0.2.1:30001"), Seen: client, Server: netip.MustParseAddrPort("10.1.0.2:8080"),
 			Proto: proto, Answered: true, Lasting: lasting,
 		}
 	}
 	tcp, stream, answered := of(1, unix.IPPROTO_TCP, true), of(2, unix.IPPROTO_UDP, true), of(3, unix.IPPROTO_UDP, false)
 	other := of(4, unix.IPPROTO_TCP, true)
-	other.Dialled = netip.MustParseAddrPort("192.0.2.1:30002")
+	other.Dialed = netip.MustParseAddrPort("192.0.2.1:30002")
 	known := frontends{}
 	for _, proto := range []model.Protocol{model.TCP, model.UDP} {
 		known.add(maps.KeyOf(netip.IPv4Unspecified(), 30001, proto), maps.Svc{Kind: maps.NodePort})
@@ -100,7 +100,7 @@ func TestTake(t *testing.T) {
 func takeInside(t *testing.T, d *Datapath, records *netfilter.Records) error {
 	t.Helper()
 	inside := netfilter.Connection{
-		Client: netip.MustParseAddrPort("192.0.2.1:40000"), Dialled: netip.MustParseAddrPort("10.96.0.10:80"),
+		Client: netip.MustParseAddrPort("192.0.2.1:40000"), Dialed: netip.MustParseAddrPort("10.96.0.10:80"),
 		Seen: netip.MustParseAddrPort("192.0.2.1:10005"), Server: netip.MustParseAddrPort("10.1.0.2:8080"), Proto: unix.IPPROTO_TCP, Answered: true,
 	}
 	stack, err := netfilter.NewWriter()

@@ -223,7 +223,7 @@ func stop(m *ebpf.Map, key maps.Flow, row maps.FlowRow, is bool) error {
 func (h *handover) giveOne(key maps.Flow, row *maps.FlowRow) error {
 	to := maps.Flow{Saddr: row.Saddr, Daddr: row.Daddr, Sport: row.Sport, Dport: row.Dport, Proto: key.Proto}
 	err := h.records.Add(netfilter.Connection{
-		Client: maps.FlowSource(key), Dialled: maps.FlowDestination(key), Seen: maps.FlowSource(to), Server: maps.FlowDestination(to),
+		Client: maps.FlowSource(key), Dialed: maps.FlowDestination(key), Seen: maps.FlowSource(to), Server: maps.FlowDestination(to),
 		Proto: key.Proto, Answered: true, Lasting: row.State >= maps.FlowOpen,
 	})
 	switch {

@@ -65,7 +65,7 @@ func TestHandOver(t *testing.T) {
 	}
 	of := func(port uint16, proto uint8) netfilter.Connection {
 		return netfilter.Connection{
-			Client: netip.AddrPortFrom(netip.MustParseAddr("198.51.100.7"), port), Dialled: netip.MustParseAddrPort("192.0.2.1:30001"),
+			Client: netip.AddrPortFrom(netip.MustParseAddr("198.51.100.7"), port), Dialed: netip.MustParseAddrPort("192.0.2.1:30001"),
 			Seen: netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), 10000+port), Server: netip.MustParseAddrPort("10.1.0.2:8080"),
 			Proto: proto, Answered: true, Lasting: true,
 		}
@@ -78,7 +78,7 @@ func TestHandOver(t *testing.T) {
 	served(t, d, answered, maps.FlowAnswered)
 	served(t, d, late, maps.FlowOpen)
 	another := func(c netfilter.Connection) netfilter.Connection {
-		c.Client, c.Dialled = netip.MustParseAddrPort("192.0.2.1:50000"), netip.MustParseAddrPort("10.96.0.10:80")
+		c.Client, c.Dialed = netip.MustParseAddrPort("192.0.2.1:50000"), netip.MustParseAddrPort("10.96.0.10:80")
 		return c
 	}
 	n := rig.NewNetns(t, "node")

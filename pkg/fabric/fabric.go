@@ -71,11 +71,11 @@ type Fabric struct {
 	device int
 	synced bool
 
-	mu         sync.Mutex
-	have       map[netip.Prefix]route
-	neighbours map[netip.Addr][6]byte
-	devices    map[int]bool // that our routes use
-	stats      Stats
+	mu        sync.Mutex
+	have      map[netip.Prefix]route
+	neighbors map[netip.Addr][6]byte
+	devices   map[int]bool // that our routes use
+	stats     Stats
 }
 
 // New returns a Fabric that does nothing until Run.
@@ -84,7 +84,7 @@ func New(cfg Config) (*Fabric, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Fabric{cfg: cfg, kernel: k, have: map[netip.Prefix]route{}, neighbours: map[netip.Addr][6]byte{}, stats: Stats{Mode: cfg.Mode, Pending: cfg.Mode != None}}, nil
+	return &Fabric{cfg: cfg, kernel: k, have: map[netip.Prefix]route{}, neighbors: map[netip.Addr][6]byte{}, stats: Stats{Mode: cfg.Mode, Pending: cfg.Mode != None}}, nil
 }
 
 // Stats returns the current state.
@@ -178,7 +178,7 @@ func (f *Fabric) sync() error {
 	}
 	known := map[netip.Addr][6]byte{}
 	if f.device != 0 {
-		if known, err = listNeighbours(f.device); err != nil {
+		if known, err = listNeighbors(f.device); err != nil {
 			return err
 		}
 	}
@@ -197,12 +197,12 @@ func (f *Fabric) sync() error {
 			f.stats.Mended++
 		}
 	}
-	for addr, mac := range f.neighbours {
+	for addr, mac := range f.neighbors {
 		if known[addr] != mac {
 			f.stats.Mended++
 		}
 	}
-	f.have, f.neighbours, f.around = have, known, around
+	f.have, f.neighbors, f.around = have, known, around
 	f.mu.Unlock()
 	f.synced = true
 	results, err := f.kernel.apply(strays)
@@ -270,13 +270,13 @@ func (f *Fabric) logRefused(want *plan) {
 // neighbor that it needs, and removed before it.
 func (f *Fabric) apply(want *plan) error {
 	f.mu.Lock()
-	have, neighbours := f.have, f.neighbours
-	f.have, f.neighbours, f.devices = want.routes, want.neighbours, map[int]bool{}
+	have, neighbors := f.have, f.neighbors
+	f.have, f.neighbors, f.devices = want.routes, want.neighbors, map[int]bool{}
 	for _, r := range want.routes {
 		f.devices[r.device] = r.device != 0
 	}
 	f.mu.Unlock()
-	changes := changesTo(f.device, have, neighbours, want)
+	changes := changesTo(f.device, have, neighbors, want)
 	results, err := f.kernel.apply(changes)
 	errs := []error{err}
 	for _, result := range results {
@@ -300,11 +300,11 @@ func brief(errs []error) error {
 }
 
 // changesTo returns the changes that lead from the current state to want.
-func changesTo(device int, have map[netip.Prefix]route, neighbours map[netip.Addr][6]byte, want *plan) []change {
+func changesTo(device int, have map[netip.Prefix]route, neighbors map[netip.Addr][6]byte, want *plan) []change {
 	var changes []change
-	for _, addr := range slices.SortedFunc(maps.Keys(want.neighbours), netip.Addr.Compare) {
-		if mac := want.neighbours[addr]; neighbours[addr] != mac {
-			changes = append(changes, neighbour{addr, mac}.change(device, true))
+	for _, addr := range slices.SortedFunc(maps.Keys(want.neighbors), netip.Addr.Compare) {
+		if mac := want.neighbors[addr]; neighbors[addr] != mac {
+			changes = append(changes, neighbor{addr, mac}.change(device, true))
 		}
 	}
 	for _, to := range slices.SortedFunc(maps.Keys(want.routes), netip.Prefix.Compare) {
@@ -317,9 +317,9 @@ func changesTo(device int, have map[netip.Prefix]route, neighbours map[netip.Add
 			changes = append(changes, r.remove(metric))
 		}
 	}
-	for addr, mac := range neighbours {
-		if _, wanted := want.neighbours[addr]; !wanted {
-			changes = append(changes, neighbour{addr, mac}.change(device, false))
+	for addr, mac := range neighbors {
+		if _, wanted := want.neighbors[addr]; !wanted {
+			changes = append(changes, neighbor{addr, mac}.change(device, false))
 		}
 	}
 	return changes

@@ -36,12 +36,12 @@ func (s *surroundings) near(addr netip.Addr) int {
 
 // plan is the desired state.
 type plan struct {
-	routes     map[netip.Prefix]route
-	neighbours map[netip.Addr][6]byte
-	owners     map[netip.Prefix]string // the node of each network, by routes of ours or not
-	nodes      int                     // reached by the routes
-	refused    []string                // rejected claims, and why
-	left       []string                // networks without a route, and why
+	routes    map[netip.Prefix]route
+	neighbors map[netip.Addr][6]byte
+	owners    map[netip.Prefix]string // the node of each network, by routes of ours or not
+	nodes     int                     // reached by the routes
+	refused   []string                // rejected claims, and why
+	left      []string                // networks without a route, and why
 }
 
 // claim is a node's statement that a network is its pods'.
@@ -66,7 +66,7 @@ type planner struct {
 // one that claims a network of another node, or one that this node needs to reach any of them, does
 // not get it. A node that has its route already keeps it.
 func (p *planner) make(others []*model.Node) *plan {
-	made := &plan{routes: map[netip.Prefix]route{}, neighbours: map[netip.Addr][6]byte{}, owners: map[netip.Prefix]string{}}
+	made := &plan{routes: map[netip.Prefix]route{}, neighbors: map[netip.Addr][6]byte{}, owners: map[netip.Prefix]string{}}
 	for _, cidr := range p.own {
 		made.routes[cidr] = route{to: cidr}
 	}
@@ -97,7 +97,7 @@ func (p *planner) make(others []*model.Node) *plan {
 		made.routes[c.cidr] = c.route
 		nodes[c.node.Name] = true
 		if p.mode == VXLAN {
-			made.neighbours[c.route.via] = macOf(c.node.Name)
+			made.neighbors[c.route.via] = macOf(c.node.Name)
 		}
 	}
 	made.nodes = len(nodes)

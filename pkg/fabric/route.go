@@ -224,13 +224,13 @@ func dump(ask int, answer uint16, header nl.NetlinkRequestData) ([][]byte, error
 	})
 }
 
-// neighbour is the MAC address of a neighbor on the tunnel's device.
-type neighbour struct {
+// neighbor is the MAC address of a neighbor on the tunnel's device.
+type neighbor struct {
 	addr netip.Addr
 	mac  [6]byte
 }
 
-func (n neighbour) change(device int, add bool) change {
+func (n neighbor) change(device int, add bool) change {
 	verb, flags, what := unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, "add"
 	var missing unix.Errno
 	if !add {
@@ -245,8 +245,8 @@ func (n neighbour) change(device int, add bool) change {
 	return change{what: fmt.Sprintf("%s the neighbor %s", what, n.addr), request: request, missing: missing}
 }
 
-// listNeighbours returns the permanent neighbors on a device.
-func listNeighbours(device int) (map[netip.Addr][6]byte, error) {
+// listNeighbors returns the permanent neighbors on a device.
+func listNeighbors(device int) (map[netip.Addr][6]byte, error) {
 	all, err := devices.Dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(device, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list neighbors: %w", err)

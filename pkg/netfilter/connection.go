@@ -12,14 +12,14 @@ import (
 )
 
 // Connection is a TCP connection, or a UDP exchange between two endpoints. Its client sees Client
-// and Dialled, and its server sees Seen and Server, where Seen differs from Client if the source is
+// and Dialed, and its server sees Seen and Server, where Seen differs from Client if the source is
 // translated too.
 type Connection struct {
-	Client, Dialled, Seen, Server netip.AddrPort
-	Proto                         uint8 // IP protocol number
-	Ending                        bool  // TCP: one side has sent a FIN
-	Answered                      bool  // the server has sent something
-	Lasting                       bool  // more than a question and its answer
+	Client, Dialed, Seen, Server netip.AddrPort
+	Proto                        uint8 // IP protocol number
+	Ending                       bool  // TCP: one side has sent a FIN
+	Answered                     bool  // the server has sent something
+	Lasting                      bool  // more than a question and its answer
 }
 
 // Constants that package nl lacks.
@@ -71,7 +71,7 @@ func parse(msg []byte) (c Connection, ok bool) {
 	c.Ending = len(state) == 1 && state[0] >= finWait && state[0] < timeWait
 	c.Answered, c.Lasting = bits&seenReply != 0, bits&assured != 0
 	var back uint8
-	if c.Client, c.Dialled, c.Proto, ok = parseTuple(original); ok {
+	if c.Client, c.Dialed, c.Proto, ok = parseTuple(original); ok {
 		c.Server, c.Seen, back, ok = parseTuple(reply)
 	}
 	return c, ok && back == c.Proto

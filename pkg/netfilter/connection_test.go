@@ -37,7 +37,7 @@ func tuple(kind int, from, to netip.AddrPort, proto byte) []byte {
 func record(c Connection, proto, state byte, status uint32, more ...[]byte) []byte {
 	msg := []byte{0, 0, 0, 0}
 	for _, part := range append([][]byte{
-		tuple(nl.CTA_TUPLE_ORIG, c.Client, c.Dialled, proto), tuple(nl.CTA_TUPLE_REPLY, c.Server, c.Seen, proto),
+		tuple(nl.CTA_TUPLE_ORIG, c.Client, c.Dialed, proto), tuple(nl.CTA_TUPLE_REPLY, c.Server, c.Seen, proto),
 		nest(nl.CTA_STATUS, binary.BigEndian.AppendUint32(nil, status)),
 		nest(unix.NLA_F_NESTED|nl.CTA_PROTOINFO, nest(unix.NLA_F_NESTED|nl.CTA_PROTOINFO_TCP, nest(nl.CTA_PROTOINFO_TCP_STATE, []byte{state}))),
 	}, more...) {
@@ -49,10 +49,10 @@ func record(c Connection, proto, state byte, status uint32, more ...[]byte) []by
 func TestParse(t *testing.T) {
 	at := netip.MustParseAddrPort
 	is := Connection{
-		Client: at("192.0.2.9:40000"), Dialled: at("192.0.2.1:30001"), Seen: at("192.0.2.1:11730"), Server: at("10.1.0.2:8080"), Proto: unix.IPPROTO_TCP,
+		Client: at("192.0.2.9:40000"), Dialed: at("192.0.2.1:30001"), Seen: at("192.0.2.1:11730"), Server: at("10.1.0.2:8080"), Proto: unix.IPPROTO_TCP,
 	}
 	is6 := Connection{
-		Client: at("[2001:db8::9]:40000"), Dialled: at("[2001:db8::1]:30001"), Seen: at("[2001:db8::9]:40000"), Server: at("[fd00::2]:8080"), Proto: unix.IPPROTO_TCP,
+		Client: at("[2001:db8::9]:40000"), Dialed: at("[2001:db8::1]:30001"), Seen: at("[2001:db8::9]:40000"), Server: at("[fd00::2]:8080"), Proto: unix.IPPROTO_TCP,
 	}
 	ending, asked := is, is
 	ending.Ending, asked.Proto = true, unix.IPPROTO_UDP

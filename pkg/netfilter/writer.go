@@ -93,7 +93,7 @@ func (w *Writer) Add(c Connection) (err error) {
 		if n > 0 {
 			// The stack tracks packets that pass it translated as a connection of their own, and may
 			// know an earlier connection of the client's port.
-			if err = errors.Join(w.remove(c.Proto, c.Seen, c.Server), w.remove(c.Proto, c.Client, c.Dialled), w.removeBegun(c.Proto, c.Server, c.Seen)); err != nil {
+			if err = errors.Join(w.remove(c.Proto, c.Seen, c.Server), w.remove(c.Proto, c.Client, c.Dialed), w.removeBegun(c.Proto, c.Server, c.Seen)); err != nil {
 				break
 			}
 		}
@@ -108,7 +108,7 @@ func (w *Writer) Add(c Connection) (err error) {
 	case errors.Is(err, unix.EEXIST):
 		return ErrTaken
 	case err != nil:
-		return fmt.Errorf("add netfilter's record of the connection of %s to %s: %w", c.Client, c.Dialled, err)
+		return fmt.Errorf("add netfilter's record of the connection of %s to %s: %w", c.Client, c.Dialed, err)
 	}
 	w.room--
 	return nil
@@ -151,8 +151,8 @@ func (w *Writer) record(c Connection) []*nl.RtAttr {
 		status, seconds = seenReply|confirmed, w.udp
 	}
 	attributes := []*nl.RtAttr{
-		tupleOf(nl.CTA_TUPLE_ORIG, c.Proto, c.Client, c.Dialled),
-		tupleOf(nl.CTA_TUPLE_REPLY, c.Proto, c.Dialled, c.Client),
+		tupleOf(nl.CTA_TUPLE_ORIG, c.Proto, c.Client, c.Dialed),
+		tupleOf(nl.CTA_TUPLE_REPLY, c.Proto, c.Dialed, c.Client),
 		nl.NewRtAttr(nl.CTA_STATUS, nl.BEUint32Attr(status)),
 		nl.NewRtAttr(nl.CTA_TIMEOUT, nl.BEUint32Attr(uint32(seconds))),
 		translation(natDst, c.Server),

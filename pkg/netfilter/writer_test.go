@@ -89,11 +89,11 @@ func TestAdd(t *testing.T) {
 	w := newWriter(t, n)
 	at := netip.MustParseAddrPort
 	both := Connection{
-		Client: at("192.0.2.9:40000"), Dialled: at("192.0.2.1:30001"), Seen: at("192.0.2.1:11730"), Server: at("10.1.0.2:8080"),
+		Client: at("192.0.2.9:40000"), Dialed: at("192.0.2.1:30001"), Seen: at("192.0.2.1:11730"), Server: at("10.1.0.2:8080"),
 		Proto: unix.IPPROTO_TCP, Answered: true, Lasting: true,
 	}
 	server := Connection{
-		Client: at("[2001:db8::9]:40000"), Dialled: at("[2001:db8::1]:30001"), Seen: at("[2001:db8::9]:40000"), Server: at("[fd00::2]:8080"),
+		Client: at("[2001:db8::9]:40000"), Dialed: at("[2001:db8::1]:30001"), Seen: at("[2001:db8::9]:40000"), Server: at("[fd00::2]:8080"),
 		Proto: unix.IPPROTO_TCP, Answered: true, Lasting: true,
 	}
 	stream, answer := both, server
@@ -103,7 +103,7 @@ func TestAdd(t *testing.T) {
 	passed := both
 	passed.Client, passed.Seen = at("192.0.2.9:40001"), at("192.0.2.9:40001")
 	asPassed := passed
-	asPassed.Dialled = passed.Server
+	asPassed.Dialed = passed.Server
 	if err := w.Add(asPassed); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestAdd(t *testing.T) {
 	// It has seen a packet of the server first, and masqueraded it.
 	begun := both
 	begun.Client, begun.Seen = at("192.0.2.9:40002"), at("192.0.2.9:40002")
-	if err := w.Add(Connection{Client: begun.Server, Dialled: begun.Seen, Seen: at("192.0.2.1:50000"), Server: begun.Seen, Proto: unix.IPPROTO_TCP}); err != nil {
+	if err := w.Add(Connection{Client: begun.Server, Dialed: begun.Seen, Seen: at("192.0.2.1:50000"), Server: begun.Seen, Proto: unix.IPPROTO_TCP}); err != nil {
 		t.Fatal(err)
 	}
 	want := map[Connection]bool{both: true, server: true, passed: true, begun: true, stream: true, answer: true}
@@ -148,8 +148,8 @@ func TestFind(t *testing.T) {
 	at := netip.MustParseAddrPort
 	for _, proto := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
 		for _, c := range []Connection{
-			{Client: at("192.0.2.9:40000"), Dialled: at("192.0.2.1:30001"), Seen: at("192.0.2.1:11730"), Server: at("10.1.0.2:8080")},
-			{Client: at("[2001:db8::9]:40000"), Dialled: at("[2001:db8::1]:30001"), Seen: at("[2001:db8::9]:40000"), Server: at("[fd00::2]:8080")},
+			{Client: at("192.0.2.9:40000"), Dialed: at("192.0.2.1:30001"), Seen: at("192.0.2.1:11730"), Server: at("10.1.0.2:8080")},
+			{Client: at("[2001:db8::9]:40000"), Dialed: at("[2001:db8::1]:30001"), Seen: at("[2001:db8::9]:40000"), Server: at("[fd00::2]:8080")},
 		} {
 			c.Proto, c.Answered, c.Lasting = proto, true, true
 			if err := w.Add(c); err != nil {
@@ -190,13 +190,13 @@ func find(t *testing.T, n *rig.Netns, c Connection) {
 		for _, by := range []struct {
 			from, to netip.AddrPort
 			ok       bool
-		}{{c.Client, c.Dialled, true}, {c.Server, c.Seen, true}, {c.Seen, c.Server, false}, {c.Dialled, c.Client, false}} {
+		}{{c.Client, c.Dialed, true}, {c.Server, c.Seen, true}, {c.Seen, c.Server, false}, {c.Dialed, c.Client, false}} {
 			got, ok, err := f.Find(c.Proto, by.from, by.to)
 			if err != nil || ok != by.ok || ok && got != c {
 				t.Errorf("packets from %s to %s: %v, %t, %v; want %t", by.from, by.to, got, ok, err, by.ok)
 			}
 		}
-		if got, ok, err := f.Find(unix.IPPROTO_SCTP, c.Client, c.Dialled); ok || err != nil {
+		if got, ok, err := f.Find(unix.IPPROTO_SCTP, c.Client, c.Dialed); ok || err != nil {
 			t.Errorf("found by another protocol: %v, %v", got, err)
 		}
 		return nil
@@ -209,8 +209,8 @@ func TestEnds(t *testing.T) {
 	w := newWriter(t, n) // one by UDP, within this machine
 	at := netip.MustParseAddrPort
 	for _, c := range []Connection{
-		{Client: at("192.0.2.9:40000"), Dialled: at("192.0.2.1:30001"), Seen: at("192.0.2.1:11730"), Server: at("10.1.0.2:8080")},
-		{Client: at("[2001:db8::9]:40000"), Dialled: at("[2001:db8::1]:30001"), Seen: at("[2001:db8::9]:40000"), Server: at("[fd00::2]:8080")},
+		{Client: at("192.0.2.9:40000"), Dialed: at("192.0.2.1:30001"), Seen: at("192.0.2.1:11730"), Server: at("10.1.0.2:8080")},
+		{Client: at("[2001:db8::9]:40000"), Dialed: at("[2001:db8::1]:30001"), Seen: at("[2001:db8::9]:40000"), Server: at("[fd00::2]:8080")},
 	} {
 		c.Proto, c.Answered, c.Lasting = unix.IPPROTO_TCP, true, true
 		if err := w.Add(c); err != nil {

@@ -53,7 +53,7 @@ func sampleStatus() Status {
 			{User: "others", Used: 700, Limit: 14448, Protocol: "tcp", Destination: netip.MustParseAddrPort("10.2.0.9:80")},
 			{User: "pods", Used: 5, Limit: 14448, Protocol: "udp", Destination: netip.MustParseAddrPort("203.0.113.1:53")}, {User: "one-pod", Limit: 7224},
 		}},
-		Ways: &routes.Status{Following: true, Changes: 17, LastChange: at, Neighbours: 23},
+		Ways: &routes.Status{Following: true, Changes: 17, LastChange: at, Neighbors: 23},
 		PodNetwork: &PodNetwork{Status: podnet.Status{
 			Needed: []string{"net.ipv4.ip_forward=1", "net.ipv4.conf.DEVICE.rp_filter=0"},
 			Mode:   "main", CIDRs: []string{"10.1.0.0/24", "fd00:1::/64"}, Pods: 3, Mended: 1, Device: "veth", Netkits: 1,

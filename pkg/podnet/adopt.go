@@ -21,7 +21,7 @@ import (
 
 // adopt takes over a device whose files are lost, together with the addresses that are routed to
 // it. A device without addresses is removed: its pod was never connected, or has been released.
-func (n *Network) adopt(pod *endpoint, known map[neighbour]bool) error {
+func (n *Network) adopt(pod *endpoint, known map[neighbor]bool) error {
 	record := n.records[pod.name]
 	if record == nil {
 		record = n.adopted(pod, known)
@@ -57,14 +57,14 @@ func (n *Network) adopt(pod *endpoint, known map[neighbour]bool) error {
 }
 
 // adopted builds the record of a device from what the node itself knows, without its addresses.
-func (n *Network) adopted(pod *endpoint, known map[neighbour]bool) *Record {
+func (n *Network) adopted(pod *endpoint, known map[neighbor]bool) *Record {
 	record := &Record{
 		Adopted: true, Boot: n.cfg.Boot, Since: time.Now().UTC().Truncate(time.Second),
 		Device: cni.Device{Index: pod.index, Name: pod.name, MAC: pod.mac, Kind: pod.kind},
 	}
-	for neighbour := range known {
-		if neighbour.index == pod.index && slices.Contains(pod.addrs, neighbour.addr) {
-			record.Device.PodMAC = neighbour.mac
+	for neighbor := range known {
+		if neighbor.index == pod.index && slices.Contains(pod.addrs, neighbor.addr) {
+			record.Device.PodMAC = neighbor.mac
 		}
 	}
 	record.Pod.Namespace, record.Pod.Name, _ = strings.Cut(pod.alias, "/")

@@ -78,22 +78,22 @@ func single(dst *net.IPNet) (netip.Addr, bool) {
 	return addr.Unmap(), ok && ones == bits
 }
 
-// hostNeighbours returns the set of permanent neighbors.
-func hostNeighbours() (map[neighbour]bool, error) {
+// hostNeighbors returns the set of permanent neighbors.
+func hostNeighbors() (map[neighbor]bool, error) {
 	list, err := devices.Dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(0, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list neighbors: %w", err)
 	}
-	known := map[neighbour]bool{}
+	known := map[neighbor]bool{}
 	for i := range list {
 		if addr, ok := netip.AddrFromSlice(list[i].IP); ok && list[i].State&unix.NUD_PERMANENT != 0 {
-			known[neighbour{list[i].LinkIndex, addr.Unmap(), list[i].HardwareAddr.String()}] = true
+			known[neighbor{list[i].LinkIndex, addr.Unmap(), list[i].HardwareAddr.String()}] = true
 		}
 	}
 	return known, nil
 }
 
-type neighbour struct {
+type neighbor struct {
 	index int
 	addr  netip.Addr
 	mac   string
@@ -116,7 +116,7 @@ func lead(to *netlink.Handle, addr netip.Addr, index int, mac string) error {
 		return err
 	}
 	dst := &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}
-	if err := setNeighbour(to, addr, index, hardware); err != nil {
+	if err := setNeighbor(to, addr, index, hardware); err != nil {
 		return err
 	}
 	route := &netlink.Route{LinkIndex: index, Dst: dst, Scope: netlink.SCOPE_LINK, Protocol: unix.RTPROT_STATIC}
@@ -126,7 +126,7 @@ func lead(to *netlink.Handle, addr netip.Addr, index int, mac string) error {
 	return nil
 }
 
-func setNeighbour(to *netlink.Handle, addr netip.Addr, index int, mac net.HardwareAddr) error {
+func setNeighbor(to *netlink.Handle, addr netip.Addr, index int, mac net.HardwareAddr) error {
 	family := netlink.FAMILY_V6
 	if addr.Is4() {
 		family = netlink.FAMILY_V4

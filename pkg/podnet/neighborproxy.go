@@ -52,7 +52,7 @@ func occupied(addr netip.Addr, pool netip.Prefix) (string, error) {
 // Going through the neighbor table takes no privilege beyond changing neighbors.
 func resolve(addr netip.Addr, index int) (bool, error) {
 	entry := &netlink.Neigh{LinkIndex: index, Family: familyNumber(addr), IP: addr.AsSlice(), Flags: netlink.NTF_USE}
-	state, err := neighbourState(addr, index)
+	state, err := neighborState(addr, index)
 	if err != nil || state&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 {
 		return err == nil, err
 	}
@@ -64,7 +64,7 @@ func resolve(addr netip.Addr, index int) (bool, error) {
 		return false, fmt.Errorf("ask for neighbor %s: %w", addr, err)
 	}
 	for began := time.Now(); time.Since(began) < answerWithin; time.Sleep(answerEvery) {
-		state, err := neighbourState(addr, index)
+		state, err := neighborState(addr, index)
 		if err != nil || state&(unix.NUD_REACHABLE|unix.NUD_STALE|unix.NUD_DELAY|unix.NUD_PROBE|unix.NUD_PERMANENT) != 0 {
 			return err == nil, err
 		}
@@ -75,9 +75,9 @@ func resolve(addr netip.Addr, index int) (bool, error) {
 	return false, nil
 }
 
-// neighbourState returns the state of the kernel's neighbor entry for an address on a device, or 0
+// neighborState returns the state of the kernel's neighbor entry for an address on a device, or 0
 // if there is none.
-func neighbourState(addr netip.Addr, index int) (int, error) {
+func neighborState(addr netip.Addr, index int) (int, error) {
 	list, err := devices.Dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(index, familyNumber(addr)) })
 	if err != nil {
 		return 0, fmt.Errorf("list neighbors: %w", err)
@@ -126,7 +126,7 @@ func lansOf(routes []netlink.Route) []lan {
 	return list
 }
 
-// neighborProxies are the entries by which the node answers for its pods towards pods of another
+// neighborProxies are the entries by which the node answers for its pods toward pods of another
 // plugin.
 type neighborProxies struct {
 	rtnl   *netlink.Handle

@@ -106,7 +106,7 @@ func (n *Network) reconcileAtStart() error {
 			}
 		}
 	}
-	known, err := hostNeighbours()
+	known, err := hostNeighbors()
 	if err != nil {
 		return err
 	}
@@ -237,7 +237,7 @@ func (n *Network) mend() error {
 		_ = n.ready(cni.ErrNotAvailable)
 	}
 	leads := singles(routes)
-	known, err := hostNeighbours()
+	known, err := hostNeighbors()
 	if err != nil {
 		return err
 	}
@@ -250,7 +250,7 @@ func (n *Network) mend() error {
 		record := n.records[name]
 		index := record.Device.Index
 		if slices.ContainsFunc(record.Addresses, func(addr netip.Addr) bool {
-			return leads[addr] != index || !known[neighbour{index, addr, record.Device.PodMAC}] || !n.proxies.isAnswered(addr, answered)
+			return leads[addr] != index || !known[neighbor{index, addr, record.Device.PodMAC}] || !n.proxies.isAnswered(addr, answered)
 		}) {
 			err := n.connect(record)
 			if errors.Is(err, unix.ENODEV) {

@@ -68,7 +68,7 @@ func (r *staleness) stalePeers(peers []maps.Peer) []bool {
 	known := map[*service]*lb.Allowed{} // nil for a service whose object is gone
 	for i, peer := range peers {
 		var kept *lb.Allowed
-		if s := r.serviceOf(peer.Dialled); s != nil {
+		if s := r.serviceOf(peer.Dialed); s != nil {
 			var ok bool
 			if kept, ok = known[s]; !ok {
 				kept = r.objects.allowedBy(s)
@@ -79,7 +79,7 @@ func (r *staleness) stalePeers(peers []maps.Peer) []bool {
 		case kept != nil:
 			stale[i] = !kept.Has(peer.Backend)
 		case len(r.objects.failed) == 0: // a failed object may be about to get the dialed frontend
-			stale[i] = model.Protocol(peer.Dialled.Proto) == model.UDP
+			stale[i] = model.Protocol(peer.Dialed.Proto) == model.UDP
 		}
 	}
 	return stale

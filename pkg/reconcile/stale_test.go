@@ -11,10 +11,10 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-func peer(protocol model.Protocol, dialled, backend string) maps.Peer {
-	to, got := netip.MustParseAddrPort(dialled), netip.MustParseAddrPort(backend)
+func peer(protocol model.Protocol, dialed, backend string) maps.Peer {
+	to, got := netip.MustParseAddrPort(dialed), netip.MustParseAddrPort(backend)
 	return maps.Peer{
-		Dialled: maps.KeyOf(to.Addr(), to.Port(), protocol),
+		Dialed:  maps.KeyOf(to.Addr(), to.Port(), protocol),
 		Backend: maps.BackendOf(got.Addr(), got.Port(), protocol),
 	}
 }

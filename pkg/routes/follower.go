@@ -42,7 +42,7 @@ type Stats struct {
 	Errors      uint64 // times that following failed
 	LastError   string // why following fails, while it does
 	LastChange  time.Time
-	Neighbours  int // currently known
+	Neighbors   int // currently known
 	IsOverflown bool
 }
 
@@ -65,13 +65,13 @@ type Follower struct {
 	stats Stats
 }
 
-// mostNeighbours is the default of Config.Room.
-const mostNeighbours = 1 << 16
+// mostNeighbors is the default of Config.Room.
+const mostNeighbors = 1 << 16
 
 // NewFollower returns a follower that does nothing until Run.
 func NewFollower(c Config) *Follower {
 	if c.Room == 0 {
-		c.Room = mostNeighbours
+		c.Room = mostNeighbors
 	}
 	return &Follower{ways: c.Ways, log: c.Log, room: c.Room}
 }
@@ -118,7 +118,7 @@ func (f *Follower) follow(ctx context.Context) error {
 		return err
 	}
 	defer socket.Close()
-	known, err := listNeighbours(f.room)
+	known, err := listNeighbors(f.room)
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (f *Follower) follow(ctx context.Context) error {
 type watcher struct {
 	*Follower
 	socket     *socket
-	known      *neighbours
+	known      *neighbors
 	changed    bool      // and not reported yet
 	lastReport time.Time // last call of Changed
 	vouched    time.Time
@@ -173,7 +173,7 @@ func (w *watcher) turn() error {
 	}
 	w.note(func(s *Stats) {
 		s.Flaps += flaps
-		s.Neighbours, s.IsOverflown = len(w.known.list), w.known.partial
+		s.Neighbors, s.IsOverflown = len(w.known.list), w.known.partial
 		if isAll && !w.changed {
 			s.Following, s.LastError = true, ""
 		}

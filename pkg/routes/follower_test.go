@@ -120,7 +120,7 @@ func (n *node) waitQuiet() (changes int) {
 	return changes
 }
 
-func (n *node) neighbour(mac string, state int) func() error {
+func (n *node) neighbor(mac string, state int) func() error {
 	return func() error {
 		link, err := net.ParseMAC(mac)
 		if err != nil {
@@ -169,8 +169,8 @@ func TestFollow(t *testing.T) {
 		{"a removed address", func() error { return netlink.AddrDel(link(), address) }},
 		{"an MTU", func() error { return netlink.LinkSetMTU(link(), 1400) }},
 		{"the device's MAC address", func() error { return netlink.LinkSetHardwareAddr(link(), net.HardwareAddr{2, 0, 0, 0, 7, 7}) }},
-		{"a neighbor", n.neighbour("02:00:00:00:00:01", unix.NUD_STALE)},
-		{"the neighbor's new MAC address", n.neighbour("02:00:00:00:00:02", unix.NUD_STALE)},
+		{"a neighbor", n.neighbor("02:00:00:00:00:01", unix.NUD_STALE)},
+		{"the neighbor's new MAC address", n.neighbor("02:00:00:00:00:02", unix.NUD_STALE)},
 		{"a removed neighbor", func() error {
 			return netlink.NeighDel(&netlink.Neigh{LinkIndex: n.device, IP: net.IPv4(192, 0, 2, 9)})
 		}},
@@ -199,13 +199,13 @@ func TestFollow(t *testing.T) {
 }
 
 // Confirming a neighbor changes nothing, so it is not reported.
-func TestConfirmedNeighbour(t *testing.T) {
+func TestConfirmedNeighbor(t *testing.T) {
 	n := newNode(t, 0)
-	n.do(n.neighbour("02:00:00:00:00:01", unix.NUD_REACHABLE))
+	n.do(n.neighbor("02:00:00:00:00:01", unix.NUD_REACHABLE))
 	n.waitQuiet()
 	before := n.follower.Stats()
 	for i := range 20 {
-		n.do(n.neighbour("02:00:00:00:00:01", []int{unix.NUD_STALE, unix.NUD_REACHABLE, unix.NUD_DELAY}[i%3]))
+		n.do(n.neighbor("02:00:00:00:00:01", []int{unix.NUD_STALE, unix.NUD_REACHABLE, unix.NUD_DELAY}[i%3]))
 	}
 	if changes := n.waitQuiet(); changes != 0 {
 		t.Errorf("%d changes were reported, want none", changes)
@@ -251,7 +251,7 @@ func TestLostEvents(t *testing.T) {
 			return err
 		}
 		w := watcher{Follower: NewFollower(Config{Ways: &ways{make(chan report, 64)}, Log: slog.Default()}), socket: s,
-			known: &neighbours{list: map[neighbour]string{}, room: 2}}
+			known: &neighbors{list: map[neighbor]string{}, room: 2}}
 		link, err := netlink.LinkByName("lo")
 		if err != nil {
 			return err

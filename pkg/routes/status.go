@@ -13,7 +13,7 @@ type Status struct {
 	Following  bool      `json:"following"`
 	Changes    uint64    `json:"changes"` // of which flows were notified, since the start
 	LastChange time.Time `json:"lastChange,omitzero"`
-	Neighbours int       `json:"neighbours"`      // number of known neighbors
+	Neighbors  int       `json:"neighbours"`      // number of known neighbors
 	IsCrowded  bool      `json:"isCrowded"`       // there are more; any event about those counts as a change
 	Error      string    `json:"error,omitempty"` // why changes are not followed
 }
@@ -27,7 +27,7 @@ func (w *Status) Text() string {
 	if w.IsCrowded {
 		crowded = ", and there are more"
 	}
-	return fmt.Sprintf("%d changes followed, last %s; %d neighbors%s", w.Changes, phrase.Clock(w.LastChange), w.Neighbours, crowded)
+	return fmt.Sprintf("%d changes followed, last %s; %d neighbors%s", w.Changes, phrase.Clock(w.LastChange), w.Neighbors, crowded)
 }
 
 // Findings says what keeps the node from doing its job.

@@ -36,9 +36,9 @@ func socketTo(cookie uint64, protocol model.Protocol, remote netip.AddrPort) Soc
 	return s
 }
 
-func recordOf(dialled, backend netip.AddrPort) maps.SockOrigin {
+func recordOf(dialed, backend netip.AddrPort) maps.SockOrigin {
 	return maps.SockOrigin{
-		Vip: maps.AddrOf(dialled.Addr()), VipPort: maps.PortOf(dialled.Port()),
+		Vip: maps.AddrOf(dialed.Addr()), VipPort: maps.PortOf(dialed.Port()),
 		Backend: maps.AddrOf(backend.Addr()), BackendPort: maps.PortOf(backend.Port()),
 	}
 }
@@ -115,10 +115,10 @@ func (r records) Row(cookie uint64) (maps.SockOrigin, bool, error) {
 	return record, ok, nil
 }
 
-// connect adds a socket and its record, as a program does for a client that connects to dialled.
-func (k *kernel) connect(cookie uint64, protocol model.Protocol, dialled, backend netip.AddrPort) {
+// connect adds a socket and its record, as a program does for a client that connects to dialed.
+func (k *kernel) connect(cookie uint64, protocol model.Protocol, dialed, backend netip.AddrPort) {
 	k.sockets[cookie] = socketTo(cookie, protocol, backend)
-	k.records[cookie] = recordOf(dialled, backend)
+	k.records[cookie] = recordOf(dialed, backend)
 }
 
 func newKernel() *kernel {

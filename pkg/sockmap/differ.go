@@ -12,8 +12,8 @@ import (
 const (
 	// waitAll is how long a read may wait for the rest of the data it asked for.
 	waitAll = 200 * time.Millisecond
-	// signalled is how long signals are sent to a read before it gets data.
-	signalled = 100 * time.Millisecond
+	// signaled is how long signals are sent to a read before it gets data.
+	signaled = 100 * time.Millisecond
 )
 
 // differsInEdges is the difference of a kernel that does not show how sockets in the map are read.
@@ -153,7 +153,7 @@ func (e exercise) readThroughSignals() (found string, err error) {
 	over, sent := make(chan struct{}), make(chan error, 1)
 	pid, thread := os.Getpid(), unix.Gettid()
 	go func() {
-		for end := time.Now().Add(signalled); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(signaled); time.Now().Before(end); time.Sleep(time.Millisecond) {
 			select {
 			case <-over:
 				sent <- nil

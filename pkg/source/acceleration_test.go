@@ -31,10 +31,10 @@ func webToDB(changes ...func(*SocketAcceleration)) *SocketAcceleration {
 }
 
 func TestAcceleration(t *testing.T) {
-	labelled := func(app string) model.Peer {
+	labeled := func(app string) model.Peer {
 		return model.Peer{Pods: model.Selector{{Label: "app", Operator: model.In, Values: []string{app}}}}
 	}
-	node, web, db := model.Peer{Node: true}, []model.Peer{labelled("web")}, []model.Peer{labelled("db")}
+	node, web, db := model.Peer{Node: true}, []model.Peer{labeled("web")}, []model.Peer{labeled("db")}
 	bad := AccelerationPeer{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a b": "c"}}}
 	for _, tt := range []struct {
 		name     string

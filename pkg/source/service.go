@@ -51,7 +51,7 @@ func Standalone(s *corev1.Service) *model.Service {
 
 func service(s *corev1.Service) *model.Service {
 	spec := &s.Spec
-	if spec.ClusterIP == corev1.ClusterIPNone || spec.Type == corev1.ServiceTypeExternalName || labelled(s.Labels, labelProxyName) {
+	if spec.ClusterIP == corev1.ClusterIPNone || spec.Type == corev1.ServiceTypeExternalName || labeled(s.Labels, labelProxyName) {
 		return nil
 	}
 	p := &problems{}

@@ -14,7 +14,7 @@ import (
 // names, without a Service, or with the label of a headless Service's slices.
 func Slice(s *discoveryv1.EndpointSlice) *model.Slice {
 	owner := s.Labels[discoveryv1.LabelServiceName]
-	if s.AddressType == discoveryv1.AddressTypeFQDN || owner == "" || s.Namespace == "" || s.Name == "" || labelled(s.Labels, corev1.IsHeadlessService) {
+	if s.AddressType == discoveryv1.AddressTypeFQDN || owner == "" || s.Namespace == "" || s.Name == "" || labeled(s.Labels, corev1.IsHeadlessService) {
 		return nil
 	}
 	p := &problems{}

@@ -24,8 +24,8 @@ const (
 	SliceSelector   = "!" + corev1.IsHeadlessService
 )
 
-// labelled reports whether an object has a label, whatever its value.
-func labelled(labels map[string]string, label string) bool {
+// labeled reports whether an object has a label, whatever its value.
+func labeled(labels map[string]string, label string) bool {
 	_, found := labels[label]
 	return found
 }

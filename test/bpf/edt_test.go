@@ -380,7 +380,7 @@ func TestDeparturesByTwoDevices(t *testing.T) {
 
 // Neighbor discovery has no rate limit, or it would wait behind everything that a pod sends.
 // Packets that only look like it, and go beyond the link, have one.
-func TestDeparturesOfNeighbours(t *testing.T) {
+func TestDeparturesOfNeighbors(t *testing.T) {
 	for _, c := range []struct {
 		what  string
 		frame []byte

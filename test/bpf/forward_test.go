@@ -130,7 +130,7 @@ func TestHops(t *testing.T) {
 
 // As long as a neighbor is not resolved, the kernel asks for it, and no packet is lost; then the
 // row has it.
-func TestNeighbour(t *testing.T) {
+func TestNeighbor(t *testing.T) {
 	eachRouterNode(t, func(t *testing.T, s *routerNode, f family) {
 		outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
 		s.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", false)

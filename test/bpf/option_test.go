@@ -13,12 +13,12 @@ import (
 
 // option4 and option6 return what is added to a packet to a backend, for a client that dialed an
 // address and port.
-func option4(dialled netip.AddrPort) []byte {
-	return append([]byte{158, 8, byte(dialled.Port() >> 8), byte(dialled.Port())}, dialled.Addr().AsSlice()...)
+func option4(dialed netip.AddrPort) []byte {
+	return append([]byte{158, 8, byte(dialed.Port() >> 8), byte(dialed.Port())}, dialed.Addr().AsSlice()...)
 }
 
-func option6(next byte, dialled netip.AddrPort) []byte {
-	return append([]byte{next, 2, 1, 0, 0x5e, 18, byte(dialled.Port() >> 8), byte(dialled.Port())}, dialled.Addr().AsSlice()...)
+func option6(next byte, dialed netip.AddrPort) []byte {
+	return append([]byte{next, 2, 1, 0, 0x5e, 18, byte(dialed.Port() >> 8), byte(dialed.Port())}, dialed.Addr().AsSlice()...)
 }
 
 // withOption returns a frame as a node sends it to a backend and its port, with the dialed
@@ -30,13 +30,13 @@ func withOption(_, backend string, frame []byte) []byte {
 	}
 	header := append([]byte{}, frame[14:14+int(frame[14]&15)*4]...)
 	payload := append([]byte{}, frame[14+len(header):]...)
-	dialled, _ := netip.AddrFromSlice(append([]byte{}, header[16:20]...))
+	dialed, _ := netip.AddrFromSlice(append([]byte{}, header[16:20]...))
 	port := binary.BigEndian.Uint16(payload[2:]) // of the first fragment; packet puts it into every one
 	if binary.BigEndian.Uint16(header[6:])&0x1fff == 0 {
 		port = redirected(payload, header[9], append(append([]byte{}, header[12:16]...), to.Addr().AsSlice()...), to.Port())
 	}
 	copy(header[16:], to.Addr().AsSlice())
-	header = append(header[:20:20], append(option4(netip.AddrPortFrom(dialled, port)), header[20:]...)...)
+	header = append(header[:20:20], append(option4(netip.AddrPortFrom(dialed, port)), header[20:]...)...)
 	header[0] += 2
 	binary.BigEndian.PutUint16(header[2:], uint16(len(header)+len(payload)))
 	header[10], header[11] = 0, 0
@@ -46,7 +46,7 @@ func withOption(_, backend string, frame []byte) []byte {
 
 func withOption6(to netip.AddrPort, frame []byte) []byte {
 	header, payload := append([]byte{}, frame[14:54]...), append([]byte{}, frame[54:]...)
-	dialled, _ := netip.AddrFromSlice(append([]byte{}, header[24:40]...))
+	dialed, _ := netip.AddrFromSlice(append([]byte{}, header[24:40]...))
 	ends := append(append([]byte{}, header[8:24]...), to.Addr().AsSlice()...)
 	var port uint16
 	switch next := header[6]; {
@@ -62,7 +62,7 @@ func withOption6(to netip.AddrPort, frame []byte) []byte {
 		port = binary.BigEndian.Uint16(payload[10:])
 	}
 	copy(header[24:], to.Addr().AsSlice())
-	option := option6(header[6], netip.AddrPortFrom(dialled, port))
+	option := option6(header[6], netip.AddrPortFrom(dialed, port))
 	header[6] = 60
 	binary.BigEndian.PutUint16(header[4:], uint16(len(option)+len(payload)))
 	return append(append(append(append([]byte{}, frame[:14]...), header...), option...), payload...)

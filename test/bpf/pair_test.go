@@ -369,7 +369,7 @@ func TestWaitingAfterAnother(t *testing.T) {
 
 // Neighbor discovery does not wait there behind everything else, and is not dropped with it. No
 // host beyond the link sends it, or gets it.
-func TestNeighboursAfterAnother(t *testing.T) {
+func TestNeighborsAfterAnother(t *testing.T) {
 	routed := func(frame []byte) []byte { frame[21]--; return frame }
 	for _, program := range []string{"tc_from_chained", "tc_to_chained"} {
 		p := newPaced(t, 1)

@@ -168,7 +168,7 @@ func (w *wire) answered(t *testing.T, what, to string) {
 }
 
 // The neighbor beyond a link need not be resolved: the kernel asks for it.
-func TestPastTheStackUnknownNeighbour(t *testing.T) {
+func TestPastTheStackUnknownNeighbor(t *testing.T) {
 	for name, f := range families() {
 		t.Run(name, func(t *testing.T) {
 			h := newRouterTwoPods(t, f, true)
@@ -192,9 +192,9 @@ func TestSpoofedOnTheWire(t *testing.T) {
 			forged := packet{from: h.addrs[1] + ":1000", to: h.remote + ":80", proto: udp}
 			h.pods[0].send(t, forged)
 			plain := packet{from: h.addrs[0] + ":1000", to: h.remote + ":80", proto: udp}
-			labelled := plain
-			labelled.tags = 1
-			h.pods[0].send(t, labelled)
+			labeled := plain
+			labeled.tags = 1
+			h.pods[0].send(t, labeled)
 			short := plain
 			short.macs = h.pods[0].macs(true)
 			if _, err := h.pods[0].socket.Write(short.bytes()[:14+18]); err != nil {

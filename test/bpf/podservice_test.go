@@ -123,9 +123,9 @@ func TestPodServiceFrontends(t *testing.T) {
 	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		to := h.ends(f)[1]
 		for i, c := range []struct {
-			row, dialled string
-			kind         uint32
-			flags        uint8
+			row, dialed string
+			kind        uint32
+			flags       uint8
 		}{
 			{f.any, f.node, maps.NodePort, 0},
 			{f.any, f.snat, maps.NodePort, maps.ExternalLocal}, // not open to clients outside
@@ -136,7 +136,7 @@ func TestPodServiceFrontends(t *testing.T) {
 			backend := addrPort(to.addr, 8080+i)
 			h.service(t, addrPort(c.row, 30080+i), udp, c.kind, backend, false)
 			h.tables.Services[h.services].Flags = c.flags
-			h.converse(t, f, to, addrPort(h.addrs[0], 1000), addrPort(c.dialled, 30080+i), backend, udp)
+			h.converse(t, f, to, addrPort(h.addrs[0], 1000), addrPort(c.dialed, 30080+i), backend, udp)
 		}
 		// But not one that is only for clients outside, nor a port of another node.
 		h.service(t, f.clusterIP()+":30090", udp, maps.ExternalOnly, to.addr+":8090", false)

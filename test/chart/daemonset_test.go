@@ -38,16 +38,16 @@ func TestPrivileges(t *testing.T) {
 	t.Parallel()
 	yes, no, root := true, false, int64(0)
 	confined := &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
-	unlabelled := &corev1.SELinuxOptions{Type: "spc_t", Level: "s0"}
+	unlabeled := &corev1.SELinuxOptions{Type: "spc_t", Level: "s0"}
 	want := map[string]*corev1.SecurityContext{
 		"init": {Privileged: &yes},
 		"install": {
 			RunAsUser: &root, AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, SeccompProfile: confined,
-			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}, SELinuxOptions: unlabelled,
+			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}, SELinuxOptions: unlabeled,
 		},
 		"agent": {
 			RunAsUser: &root, AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, SeccompProfile: confined,
-			AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}, SELinuxOptions: unlabelled,
+			AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}, SELinuxOptions: unlabeled,
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"BPF", "NET_ADMIN", "PERFMON"}},
 		},
 	}

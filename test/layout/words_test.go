@@ -34,7 +34,24 @@ var formerWords = []formerWord{
 	{"C Go", "harbour", "name a fixture by its topology: oneNodeWithAgent"},
 	{"C Go", "dockyard", "name a fixture by its topology: oneNodeWithProxies"},
 	{"C Go", "mole", "name a fixture by its topology: oneNodeThreePods"},
+	{"C Go", "world", "name a fixture by its topology: bareNode, nodesBehindRouter"},
+	{"C Go", "house", "name a fixture by its topology: routerTwoPods"},
+	{"C Go", "ground", "say what it is: loadedSet"},
 	{"C Go", "tended", "say what tends it: nodeWithSweeper"},
+
+	// British spelling.
+	{"C Go", "dialled", "dialed: American spelling"},
+	{"Go", "neighbour", "neighbor: American spelling"},
+	{"C Go", "labelled", "labeled: American spelling"},
+	{"C Go", "unlabelled", "unlabeled: American spelling"},
+	{"C Go", "signalled", "signaled: American spelling"},
+	{"C Go", "tunnelled", "tunneled: American spelling"},
+	{"C Go", "cancelled", "canceled: American spelling"},
+	{"C Go", "colour", "color: American spelling"},
+	{"C Go", "behaviour", "behavior: American spelling"},
+	{"C Go", "favour", "favor: American spelling"},
+	{"C Go", "centre", "center: American spelling"},
+	{"C Go", "spoilt", "spoiled: American spelling"},
 }
 
 // exempt are identifiers that have a former word in another sense, which is given.

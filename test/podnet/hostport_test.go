@@ -143,8 +143,8 @@ func mapping(host string, port any, protocol string) map[string]any {
 	return map[string]any{"hostIP": host, "hostPort": port, "containerPort": 7, "protocol": protocol}
 }
 
-// harboured returns a pod that asks for ports of the node, and listens.
-func (h *oneNodeWithAgent) harboured(id string, ports ...map[string]any) *pod {
+// harbored returns a pod that asks for ports of the node, and listens.
+func (h *oneNodeWithAgent) harbored(id string, ports ...map[string]any) *pod {
 	h.t.Helper()
 	p := h.pod(id)
 	p.caps = map[string]any{"portMappings": ports}
@@ -183,9 +183,9 @@ func (h *oneNodeWithAgent) reach(when string, ways ...reach) {
 // they end with the pod, however it ends.
 func TestHostPorts(t *testing.T) {
 	h := newOneNodeWithAgent(t)
-	a := h.harboured("a", mapping("", 8080, "TCP"), mapping("198.51.100.2", 8081, "tcp"), mapping("127.0.0.1", 8082, "tcp"),
+	a := h.harbored("a", mapping("", 8080, "TCP"), mapping("198.51.100.2", 8081, "tcp"), mapping("127.0.0.1", 8082, "tcp"),
 		mapping("::1", 8082, "tcp"), mapping("0.0.0.0", 30080, "tcp"))
-	b := h.harboured("b", mapping("::", 8080, "udp"))
+	b := h.harbored("b", mapping("::", 8080, "udp"))
 	caller := h.pod("caller")
 	h.mustAdd(caller)
 	open := []reach{
@@ -214,7 +214,7 @@ func TestHostPorts(t *testing.T) {
 		t.Errorf("explain does not lead to the pod:\n%s", text)
 	}
 
-	thief := h.harboured("thief", mapping("0.0.0.0", 8080, "tcp"))
+	thief := h.harbored("thief", mapping("0.0.0.0", 8080, "tcp"))
 	before := h.left()
 	if _, err := h.add(thief); code(err) != cni.ErrPortTaken || !strings.Contains(err.Error(), "* port 8080/tcp of the node leads to shop/a") {
 		t.Errorf("a second pod for the port is told %v", err)

@@ -236,8 +236,8 @@ func (n *nodesAndHosts) ask(from, to *person, q question) answer {
 	return got
 }
 
-// isTunnelled reports whether the tunnel is on the way.
-func (n *nodesAndHosts) isTunnelled(from, to *person) bool {
+// isTunneled reports whether the tunnel is on the way.
+func (n *nodesAndHosts) isTunneled(from, to *person) bool {
 	return n.mode == fabric.VXLAN && to.role == aPod && (n.through[from] || from.role != outside && from.node != to.node)
 }
 
@@ -250,7 +250,7 @@ func (n *nodesAndHosts) want(from, to *person, is4 bool) (seen, by netip.Addr) {
 		seen = node(from)
 	case from.role == aPod && to.role != aPod && from.node != to.node && n.mode == fabric.VXLAN:
 		seen = node(from) // the network between the nodes need not know pods
-	case from.role == aHost && n.isTunnelled(from, to):
+	case from.role == aHost && n.isTunneled(from, to):
 		seen = networkOf(n.objects[from.node], is4)
 	}
 	return seen, by

@@ -35,11 +35,11 @@ func proxy(args []string) int {
 
 func relay(name string, client *net.TCPConn) {
 	defer client.Close()
-	dialled := client.LocalAddr().String()
-	if _, err := fmt.Fprintf(client, "%s for %s from %s\n", name, dialled, client.RemoteAddr().(*net.TCPAddr).AddrPort().Addr()); err != nil {
+	dialed := client.LocalAddr().String()
+	if _, err := fmt.Fprintf(client, "%s for %s from %s\n", name, dialed, client.RemoteAddr().(*net.TCPAddr).AddrPort().Addr()); err != nil {
 		return
 	}
-	server, err := net.DialTimeout("tcp", dialled, patience)
+	server, err := net.DialTimeout("tcp", dialed, patience)
 	if err != nil {
 		return // nothing answers there, and the client has its line already
 	}

@@ -71,7 +71,7 @@ func TestRecordsLost(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel() // it mostly waits
 			h := newOneNodeWithAgent(t)
-			p := h.harboured("a", mapping("", 8080, "TCP"))
+			p := h.harbored("a", mapping("", 8080, "TCP"))
 			h.mustAdd(p)
 			h.describe(p)
 			h.borrow(p)
@@ -124,12 +124,12 @@ func TestRecordsLost(t *testing.T) {
 	}
 }
 
-// TestRecordsAndNeighboursLost checks that a pod without records and neighbor entries is named as
+// TestRecordsAndNeighborsLost checks that a pod without records and neighbor entries is named as
 // one whose source addresses are not checked, until the runtime asks about it.
-func TestRecordsAndNeighboursLost(t *testing.T) {
+func TestRecordsAndNeighborsLost(t *testing.T) {
 	t.Parallel() // it mostly waits
 	h := newOneNodeWithAgent(t)
-	p := h.harboured("a", mapping("", 8080, "TCP"))
+	p := h.harbored("a", mapping("", 8080, "TCP"))
 	h.mustAdd(p)
 	h.borrow(p)
 	h.kill()

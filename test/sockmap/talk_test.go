@@ -78,16 +78,16 @@ type ends struct{ client, server *net.TCPConn }
 
 // connect opens a connection from one namespace to an address in another.
 func connect(from, to *rig.Netns, addr string) (ends, error) {
-	at, dialled := addr, addr
+	at, dialed := addr, addr
 	if addr == "mapped" {
-		at, dialled = "", server4 // an IPv6 socket that accepts both families
+		at, dialed = "", server4 // an IPv6 socket that accepts both families
 	}
 	listener, err := listen(to, at)
 	if err != nil {
 		return ends{}, err
 	}
 	defer listener.Close()
-	return connectTo(from, listener, dialled)
+	return connectTo(from, listener, dialed)
 }
 
 // connect opens a connection from a namespace to a listener that nothing else dials.

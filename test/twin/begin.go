@@ -204,7 +204,7 @@ func (s *step) enterBoth(backend Backend, guarded bool, source netip.AddrPort, p
 		s.refuse("%s to %s belongs to another flow", back.Source, back.Dest)
 	}
 	s.Pending[s.flow] = &row
-	s.dialled = s.dialled || row.Inside
+	s.dialed = s.dialed || row.Inside
 	return &row
 }
 

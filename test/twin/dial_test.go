@@ -69,7 +69,7 @@ func (g *generator) podsLike(addr netip.Addr) []netip.Addr {
 func (g *generator) podDraft() (draft, position) {
 	flow, ok := g.known(g.dials)
 	if !ok || g.in100(20) {
-		flow = g.dialled(true)
+		flow = g.dialed(true)
 		if g.in100(8) {
 			p := g.pools[flow.Source.Addr().Is4()]
 			flow.Dest = netip.AddrPortFrom(pick(g, append(append(p.pods(), p.clients...), p.strangers...)), flow.Dest.Port())

@@ -251,9 +251,9 @@ func (g *generator) rowOf(flow Flow) *Row {
 	return g.node.Pending[flow]
 }
 
-// dialled returns the request of a new flow from a client outside or a pod, more often than not to
+// dialed returns the request of a new flow from a client outside or a pod, more often than not to
 // a frontend.
-func (g *generator) dialled(byPod bool) Flow {
+func (g *generator) dialed(byPod bool) Flow {
 	index := 1 + g.IntN(serviceCount)
 	v4 := isV4(index)
 	p := g.pools[v4]

@@ -248,8 +248,8 @@ func (w *kernelNode) setRoute(addr netip.Addr, way Way) error {
 			&netlink.Neigh{LinkIndex: d.index, IP: addr.AsSlice(), HardwareAddr: d.peer[:], State: netlink.NUD_PERMANENT}
 	}
 	for id := range w.devices {
-		route, neighbour := at(id)
-		if err := w.handle.NeighDel(neighbour); err != nil && !errors.Is(err, unix.ENOENT) {
+		route, neighbor := at(id)
+		if err := w.handle.NeighDel(neighbor); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 		if err := w.handle.RouteDel(route); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -259,11 +259,11 @@ func (w *kernelNode) setRoute(addr netip.Addr, way Way) error {
 	if way.Device == 0 {
 		return nil
 	}
-	route, neighbour := at(way.Device)
+	route, neighbor := at(way.Device)
 	if err := w.handle.RouteAdd(route); err != nil || !way.known() {
 		return err
 	}
-	return w.handle.NeighSet(neighbour)
+	return w.handle.NeighSet(neighbor)
 }
 
 // way returns the way through a device.

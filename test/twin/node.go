@@ -98,7 +98,7 @@ type Node struct {
 	Followed      uint32 // until when the node is told of changes
 	RangeEpochs   uint32 // when the source ranges of load balancers last changed, as far as the node was told
 
-	dialled   bool // whether a pod ever began a flow with packets
+	dialed    bool // whether a pod ever began a flow with packets
 	visits    map[visitor]*visit
 	datagrams map[datagram]Flow
 	chosen    map[choice]int

@@ -15,12 +15,12 @@ const (
 )
 
 // option returns the IPv4 option, or an IPv6 destination options header with the option.
-func option(v4 bool, next byte, dialled netip.AddrPort) []byte {
+func option(v4 bool, next byte, dialed netip.AddrPort) []byte {
 	if v4 {
-		return append(binary.BigEndian.AppendUint16([]byte{option4, 8}, dialled.Port()), dialled.Addr().AsSlice()...)
+		return append(binary.BigEndian.AppendUint16([]byte{option4, 8}, dialed.Port()), dialed.Addr().AsSlice()...)
 	}
-	to := dialled.Addr().As16()
-	return append(binary.BigEndian.AppendUint16([]byte{next, 2, 1, 0, option6, 18}, dialled.Port()), to[:]...)
+	to := dialed.Addr().As16()
+	return append(binary.BigEndian.AppendUint16([]byte{next, 2, 1, 0, option6, 18}, dialed.Port()), to[:]...)
 }
 
 // mayHaveOption reports whether a flow may use the option, judging by the options of its first
@@ -63,9 +63,9 @@ func (s *step) mark(row *Row, path string) Reason {
 		s.drop(TooBig, path+", no room")
 		return ""
 	}
-	dialled := s.flow.Dest
+	dialed := s.flow.Dest
 	if known, ok := s.datagrams[s.datagram()]; ok && s.content == fragment {
-		dialled = known.Dest
+		dialed = known.Dest
 	}
 	frame := s.pointed(row.Dest)
 	if row.Way.Device != 0 {
@@ -74,7 +74,7 @@ func (s *step) mark(row *Row, path string) Reason {
 		copy(frame[6:], row.Way.Source[:])
 	}
 	ip, header := frame[s.l3:], s.l3+s.base()
-	more := option(s.v4, ip[6], dialled)
+	more := option(s.v4, ip[6], dialed)
 	if s.v4 {
 		s.changeHeader(frame, len(more), more, nil)
 	} else {
@@ -145,7 +145,7 @@ func (s *step) unmark() bool {
 	if size == 0 || len(s.frame)-size < header {
 		return true
 	}
-	dialled := s.readOption(s.frame[header : header+size])
+	dialed := s.readOption(s.frame[header : header+size])
 	frame := bytes.Clone(s.frame)
 	ip := frame[s.l3:]
 	if s.v4 {
@@ -159,12 +159,12 @@ func (s *step) unmark() bool {
 	if s.content != ported && s.content != message && s.content != fragment {
 		return true
 	}
-	if ports := s.content == ported; ports && !s.isFrontend(dialled, s.flow.Proto) || !ports && !s.isFrontends(dialled.Addr()) {
+	if ports := s.content == ported; ports && !s.isFrontend(dialed, s.flow.Proto) || !ports && !s.isFrontends(dialed.Addr()) {
 		return true
 	}
 	s.isStray = false
 	s.tunnel.to, s.tunnel.port = s.flow.Dest.Addr(), s.flow.Dest.Port()
-	s.frame = s.pointed(dialled)
+	s.frame = s.pointed(dialed)
 	s.packet, s.out.Inner = read(s.frame), s.frame
 	return true
 }

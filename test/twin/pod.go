@@ -10,7 +10,7 @@ import (
 const (
 	Spoofed     Reason = "spoofed"
 	SpoofedLink Reason = "spoofed-link"
-	Neighbour   Reason = "neighbour"
+	Neighbor    Reason = "neighbour"
 	Router      Reason = "router"
 	DHCP        Reason = "dhcp"
 	Loopback    Reason = "loopback"
@@ -92,7 +92,7 @@ func (n *Node) Send(frame []byte, pod int, past bool, w Witness) (Outcome, error
 // Deliver returns the same for a frame that goes to a pod, from the node's stack or past it.
 func (n *Node) Deliver(frame []byte, pod int) (Outcome, error) {
 	s := &step{Node: n, packet: read(frame), frame: frame, device: pod, at: toPod}
-	if s.pass("nobody dials"); n.dialled {
+	if s.pass("nobody dials"); n.dialed {
 		s.translate()
 	}
 	s.out.Path, s.out.OfPod = "for a pod, "+s.out.Path, true
@@ -102,7 +102,7 @@ func (n *Node) Deliver(frame []byte, pod int) (Outcome, error) {
 // goThrough handles what the pod is allowed to send.
 func (s *step) goThrough(past bool) {
 	_, toPod := s.Pods[s.flow.Dest.Addr()]
-	if s.pass("not dialled"); !toPod && !s.isPlainlyNobodys() {
+	if s.pass("not dialed"); !toPod && !s.isPlainlyNobodys() {
 		s.translate()
 		if s.out.Verdict != Stack {
 			return
@@ -157,7 +157,7 @@ func (n *Node) isOfPods(flow Flow) bool {
 // must enter the pod's device at the node's end.
 func (n *Node) answersPod(frame []byte) bool {
 	p := read(frame)
-	if !n.dialled {
+	if !n.dialed {
 		return false
 	}
 	switch p.content {
@@ -218,11 +218,11 @@ func (s *step) goOut(device int, way Way) {
 
 // What pods must not send, and what stays on their links.
 const (
-	routerAdvert    = 134
-	neighbourAdvert = 136
-	redirect        = 137
-	firstOfLink     = 130
-	lastOfLink      = 143
+	routerAdvert   = 134
+	neighborAdvert = 136
+	redirect       = 137
+	firstOfLink    = 130
+	lastOfLink     = 143
 )
 
 // checkAntispoof returns whether the pod may send the packet, the reason if not, and whether the
@@ -317,13 +317,13 @@ func (s *step) checkContent() (reason Reason, stays bool) {
 	switch kind := icmp[0]; {
 	case kind == routerAdvert || kind == redirect:
 		return Router, false
-	case kind == neighbourAdvert:
+	case kind == neighborAdvert:
 		if len(icmp) < 24 {
 			return Malformed, false
 		}
 		target := netip.AddrFrom16([16]byte(icmp[8:]))
 		if device, ok := s.Pods[target]; !target.IsLinkLocalUnicast() && (!ok || device != s.device) {
-			return Neighbour, false
+			return Neighbor, false
 		}
 		return "", false
 	default:

@@ -63,8 +63,8 @@ func (s *step) isMessage() bool {
 // flow, it cannot be translated.
 func (s *step) cutOff() {
 	known, _ := s.find(s.flow)
-	_, dialled := s.frontend(s.flow, false)
-	if s.first && (known != nil || dialled) {
+	_, dialed := s.frontend(s.flow, false)
+	if s.first && (known != nil || dialed) {
 		s.drop(FragmentCut, "cut off")
 		return
 	}

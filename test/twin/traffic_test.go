@@ -56,7 +56,7 @@ func (g *generator) draft() (d draft, leaving bool) {
 		flow, ok = g.known(g.dials)
 	}
 	if !ok || g.in100(14) {
-		flow = g.dialled(false)
+		flow = g.dialed(false)
 		if g.flows = append(g.flows, flow); len(g.flows) > knownFlows {
 			g.flows = g.flows[1:]
 		}

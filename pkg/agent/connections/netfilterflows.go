@@ -28,7 +28,7 @@ func (k *netfilterFlows) ask(flow maps.Flow) (maps.Peer, bool, error) {
 		return maps.Peer{}, false, err
 	}
 	return maps.PeerOf(maps.SockOrigin{
-		Vip: maps.AddrOf(c.Dialled.Addr()), VipPort: maps.PortOf(c.Dialled.Port()),
+		Vip: maps.AddrOf(c.Dialed.Addr()), VipPort: maps.PortOf(c.Dialed.Port()),
 		Backend: maps.AddrOf(c.Server.Addr()), BackendPort: maps.PortOf(c.Server.Port()),
 	}, model.Protocol(flow.Proto)), true, nil
 }

@@ -40,8 +40,8 @@ func TestNetfilterFlows(t *testing.T) {
 	}
 	at := netip.MustParseAddrPort
 	for name, c := range map[string]netfilter.Connection{
-		"IPv4": {Client: at("192.0.2.9:40000"), Dialled: at("192.0.2.1:30001"), Seen: at("192.0.2.1:11730"), Server: at("10.1.0.2:8080")},
-		"IPv6": {Client: at("[2001:db8::9]:40000"), Dialled: at("[2001:db8::1]:30001"), Seen: at("[2001:db8::9]:40000"), Server: at("[fd00::2]:8080")},
+		"IPv4": {Client: at("192.0.2.9:40000"), Dialed: at("192.0.2.1:30001"), Seen: at("192.0.2.1:11730"), Server: at("10.1.0.2:8080")},
+		"IPv6": {Client: at("[2001:db8::9]:40000"), Dialed: at("[2001:db8::1]:30001"), Seen: at("[2001:db8::9]:40000"), Server: at("[fd00::2]:8080")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.Proto, c.Answered, c.Lasting = unix.IPPROTO_UDP, true, true
@@ -61,12 +61,12 @@ func knownToNetfilter(t *testing.T, c netfilter.Connection) error {
 		}
 	}
 	want := maps.PeerOf(maps.SockOrigin{
-		Vip: maps.AddrOf(c.Dialled.Addr()), VipPort: maps.PortOf(c.Dialled.Port()),
+		Vip: maps.AddrOf(c.Dialed.Addr()), VipPort: maps.PortOf(c.Dialed.Port()),
 		Backend: maps.AddrOf(c.Server.Addr()), BackendPort: maps.PortOf(c.Server.Port()),
 	}, model.UDP)
 	check := func(when string, known bool) {
 		t.Helper()
-		for _, flow := range []maps.Flow{row(c.Client, c.Dialled), row(c.Seen, c.Server)} {
+		for _, flow := range []maps.Flow{row(c.Client, c.Dialed), row(c.Seen, c.Server)} {
 			peer, ok, err := k.ask(flow)
 			if err != nil || ok != known || ok && peer != want {
 				t.Errorf("%s, from %s: %+v, %t, %v; want %+v, %t", when, maps.FlowSource(flow), peer, ok, err, want, known)

@@ -52,7 +52,7 @@ func (f *RouteFollower) Status() *routes.Status {
 		return nil
 	}
 	return &routes.Status{
-		Following: stats.Following, Changes: stats.Changes, LastChange: stats.LastChange, Neighbours: stats.Neighbours,
+		Following: stats.Following, Changes: stats.Changes, LastChange: stats.LastChange, Neighbors: stats.Neighbors,
 		IsCrowded: stats.IsOverflown, Error: why,
 	}
 }

@@ -134,20 +134,20 @@ func New(cfg Config) (*Source, error) {
 // serviceKinds are the kinds that describe Services, their endpoints and the nodes.
 func serviceKinds(cfg *Config, core, discovery rest.Interface, all *servers) []follower {
 	store := cfg.Store
-	labelled := func(selector string) func(*metav1.ListOptions) {
+	labeled := func(selector string) func(*metav1.ListOptions) {
 		return func(options *metav1.ListOptions) { options.LabelSelector = selector }
 	}
 	return []follower{
 		newKind(resource[*corev1.Service, model.Service]{
 			name: "services", client: core,
 			object: &corev1.Service{}, list: func() runtime.Object { return &corev1.ServiceList{} },
-			selected: labelled(source.ServiceSelector), translate: source.Service,
+			selected: labeled(source.ServiceSelector), translate: source.Service,
 			set: store.SetService, drop: store.DeleteService, replace: store.ReplaceServices,
 		}, cfg.Log),
 		newKind(resource[*discoveryv1.EndpointSlice, model.Slice]{
 			name: "endpointslices", client: discovery,
 			object: &discoveryv1.EndpointSlice{}, list: func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
-			selected: labelled(source.SliceSelector), translate: source.Slice,
+			selected: labeled(source.SliceSelector), translate: source.Slice,
 			set:     func(slice *model.Slice) { all.learn(slice.Name, slice); store.SetSlice(slice) },
 			drop:    func(name model.Name) { all.learn(name, nil); store.DeleteSlice(name) },
 			replace: func(slices []*model.Slice) { all.learnAll(slices); store.ReplaceSlices(slices) },

@@ -95,14 +95,14 @@ func (n *node) route() error {
 	backend, client, index := n.backend().Addr(), n.shape().Source, lo.Attrs().Index
 	size := client.BitLen()
 	clients := netip.PrefixFrom(client, size-16).Masked()
-	errs := []error{netlink.LinkSetUp(lo), n.neighbour(index, backend)}
+	errs := []error{netlink.LinkSetUp(lo), n.neighbor(index, backend)}
 	for _, to := range []netip.Prefix{netip.PrefixFrom(backend, size), clients} {
 		dst := stdnet.IPNet{IP: to.Addr().AsSlice(), Mask: stdnet.CIDRMask(to.Bits(), size)}
 		errs = append(errs, netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: &dst}))
 	}
 	for flow := range n.flows {
 		if from := n.shape().FlowSource(flow).Addr(); flow == 0 || from != client {
-			errs = append(errs, n.neighbour(index, from))
+			errs = append(errs, n.neighbor(index, from))
 			client = from
 		}
 	}
@@ -112,7 +112,7 @@ func (n *node) route() error {
 	return errors.Join(errs...)
 }
 
-func (n *node) neighbour(index int, ip netip.Addr) error {
+func (n *node) neighbor(index int, ip netip.Addr) error {
 	return netlink.NeighSet(&netlink.Neigh{
 		LinkIndex: index, IP: ip.AsSlice(), State: netlink.NUD_PERMANENT, HardwareAddr: []byte{2, 0, 0, 0, 0, 3},
 	})

@@ -144,7 +144,7 @@ func TestOtherServer(t *testing.T) {
 	}
 }
 
-func TestCancelled(t *testing.T) {
+func TestCanceled(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
 	top := topology.New(t, topology.NewDirect, topology.Knobs{})

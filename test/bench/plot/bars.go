@@ -36,7 +36,7 @@ func (c *canvas) bars(p *panel, y float64) float64 {
 		base := top + barHeight - 4
 		figure, _ := r.GoalFigure()
 		c.text(left-14, base, fit(r.Case, 12, labels), style{size: 12, fill: ink, anchor: "end"})
-		c.rect(box{left, top, max(at(figure)-left, 1), barHeight}, colour(r.Verdict), p.title(r))
+		c.rect(box{left, top, max(at(figure)-left, 1), barHeight}, color(r.Verdict), p.title(r))
 		if r.Goal != 0 {
 			c.line(at(r.Goal), top-5, at(r.Goal), top+barHeight+5, stroke{ink, 2, "4 3"})
 		}

@@ -13,8 +13,8 @@ const (
 	plotRight  = width - margin - 150 // the goals are to its right
 )
 
-// seriesColour returns the color of a series' line, which is never a verdict's.
-func seriesColour(i int) string {
+// seriesColor returns the color of a series' line, which is never a verdict's.
+func seriesColor(i int) string {
 	list := []string{"#44546a", "#8a6fb0", "#3a8f7b", "#b0893a"}
 	return list[i%len(list)]
 }
@@ -72,7 +72,7 @@ func (c *canvas) lines(p *panel, y float64) float64 {
 	c.line(plotLeft, area.bottom, plotRight, area.bottom, stroke{faint, 1, ""})
 	c.goals(p, area)
 	for i, s := range p.series {
-		c.curve(p, area, s, seriesColour(i))
+		c.curve(p, area, s, seriesColor(i))
 	}
 	return area.bottom + 24
 }
@@ -85,7 +85,7 @@ func (c *canvas) names(p *panel, y float64) float64 {
 		if x > plotLeft && x+26+textWidth(name, 12) > plotRight {
 			x, y = plotLeft, y+18
 		}
-		c.line(x, y, x+18, y, stroke{seriesColour(i), 2.5, ""})
+		c.line(x, y, x+18, y, stroke{seriesColor(i), 2.5, ""})
 		c.text(x+26, y+4, name, style{size: 12, fill: ink})
 		x += 26 + textWidth(name, 12) + 24
 	}
@@ -116,16 +116,16 @@ func (c *canvas) goals(p *panel, area plane) {
 // curve draws one series: its line, a dot at each point in the color of the verdict, and the
 // figure above it. In a panel of several series the figures would overlap, so they are only in the
 // dots' titles.
-func (c *canvas) curve(p *panel, area plane, s series, colourOfLine string) {
+func (c *canvas) curve(p *panel, area plane, s series, colorOfLine string) {
 	var places []float64
 	for _, point := range s.points {
 		figure, _ := point.row.GoalFigure()
 		places = append(places, area.x(point.size), area.y(figure))
 	}
-	c.polyline(places, colourOfLine)
+	c.polyline(places, colorOfLine)
 	for i, point := range s.points {
 		x, y := places[2*i], places[2*i+1]
-		c.circle(x, y, colour(point.row.Verdict), p.title(point.row))
+		c.circle(x, y, color(point.row.Verdict), p.title(point.row))
 		if len(p.series) == 1 {
 			c.text(x, y-10, p.figure(point.row), style{size: 12, weight: "600", fill: ink, anchor: "middle", halo: true})
 		}

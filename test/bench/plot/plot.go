@@ -35,8 +35,8 @@ const (
 	paper = "#ffffff"
 )
 
-// colour returns the color of a verdict.
-func colour(v result.Verdict) string {
+// color returns the color of a verdict.
+func color(v result.Verdict) string {
 	switch v {
 	case result.Pass:
 		return "#2f7fb8"
@@ -83,7 +83,7 @@ func Draw(w io.Writer, p Picture) error {
 // legend explains the colors and the goal mark.
 func (c *canvas) legend(x, y float64) {
 	for _, v := range []result.Verdict{result.Pass, result.Miss, result.Inconclusive} {
-		c.rect(box{x, y - 10, 12, 12}, colour(v), "")
+		c.rect(box{x, y - 10, 12, 12}, color(v), "")
 		c.text(x+18, y, string(v), style{size: 12, fill: faint})
 		x += 18 + textWidth(string(v), 12) + 22
 	}

@@ -18,7 +18,7 @@ type style struct {
 
 // stroke is the style of a line. The dashes are "" for a solid one.
 type stroke struct {
-	colour string
+	color  string
 	width  float64
 	dashes string
 }
@@ -60,16 +60,16 @@ func (c *canvas) line(x1, y1, x2, y2 float64, s stroke) {
 		dashes = fmt.Sprintf(` stroke-dasharray="%s"`, s.dashes)
 	}
 	c.add(`<line x1="%s" y1="%s" x2="%s" y2="%s" stroke="%s" stroke-width="%s"%s/>`,
-		num(x1), num(y1), num(x2), num(y2), s.colour, num(s.width), dashes)
+		num(x1), num(y1), num(x2), num(y2), s.color, num(s.width), dashes)
 }
 
 // polyline draws a line through points, given as alternating x and y coordinates.
-func (c *canvas) polyline(places []float64, colour string) {
+func (c *canvas) polyline(places []float64, color string) {
 	var points []string
 	for i := 0; i+1 < len(places); i += 2 {
 		points = append(points, num(places[i])+","+num(places[i+1]))
 	}
-	c.add(`<polyline points="%s" fill="none" stroke="%s" stroke-width="2.5" stroke-linejoin="round"/>`, strings.Join(points, " "), colour)
+	c.add(`<polyline points="%s" fill="none" stroke="%s" stroke-width="2.5" stroke-linejoin="round"/>`, strings.Join(points, " "), color)
 }
 
 // document returns the whole picture. It draws a background, since a viewer's may be dark.

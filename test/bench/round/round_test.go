@@ -157,7 +157,7 @@ func TestStalledVariantIsEnded(t *testing.T) {
 	})
 }
 
-func TestCancelledRun(t *testing.T) {
+func TestCanceledRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var c clock
 	quits := Variant{Name: "a", Run: func(context.Context) (Sample, error) {

@@ -89,11 +89,11 @@ func (p *Port) configure(knobs Knobs) error {
 		if err := p.Host.AddAddr(p.Name, p.addrs[family]); err != nil {
 			return err
 		}
-		neighbour := &netlink.Neigh{
+		neighbor := &netlink.Neigh{
 			LinkIndex: p.Index, State: netlink.NUD_PERMANENT,
 			IP: p.Peer.Addr(family).AsSlice(), HardwareAddr: p.Peer.MAC,
 		}
-		if err := handle.NeighSet(neighbour); err != nil {
+		if err := handle.NeighSet(neighbor); err != nil {
 			return fmt.Errorf("add neighbor %s: %w", p.Peer.Addr(family), err)
 		}
 	}

@@ -82,7 +82,7 @@ func (d *device) inPod(inside *netlink.Handle) error {
 		return err
 	}
 	for i, gateway := range d.gateways {
-		if err := neighbour(inside, pod, gateway, d.macs[0]); err != nil {
+		if err := neighbor(inside, pod, gateway, d.macs[0]); err != nil {
 			return err
 		}
 		every := &net.IPNet{IP: make(net.IP, len(d.addrs[i].IP)), Mask: net.CIDRMask(0, len(d.addrs[i].IP)*8)}
@@ -99,7 +99,7 @@ func (d *device) onNode(node *netlink.Handle, link netlink.Link) error {
 		return err
 	}
 	for _, addr := range d.addrs {
-		if err := neighbour(node, link, addr.IP, d.macs[1]); err != nil {
+		if err := neighbor(node, link, addr.IP, d.macs[1]); err != nil {
 			return err
 		}
 		if err := node.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: addr.IPNet, Scope: netlink.SCOPE_LINK}); err != nil {
@@ -109,7 +109,7 @@ func (d *device) onNode(node *netlink.Handle, link netlink.Link) error {
 	return nil
 }
 
-func neighbour(at *netlink.Handle, link netlink.Link, addr net.IP, mac net.HardwareAddr) error {
+func neighbor(at *netlink.Handle, link netlink.Link, addr net.IP, mac net.HardwareAddr) error {
 	family := netlink.FAMILY_V6
 	if addr.To4() != nil {
 		family = netlink.FAMILY_V4

@@ -18,7 +18,7 @@ type said struct {
 	means meaning
 }
 
-func TestNeighbours(t *testing.T) {
+func TestNeighbors(t *testing.T) {
 	const a, b, one, two = "192.0.2.1", "2001:db8::1", "02:00:00:00:00:01", "02:00:00:00:00:02"
 	for name, story := range map[string][]said{
 		"confirmed again and again": {
@@ -40,7 +40,7 @@ func TestNeighbours(t *testing.T) {
 		"no address":                  {{"", one, unix.NUD_REACHABLE, false, changed}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			known := &neighbours{list: map[neighbour]string{}, room: 2}
+			known := &neighbors{list: map[neighbor]string{}, room: 2}
 			for i, s := range story {
 				family := unix.AF_INET6
 				if net.ParseIP(s.addr).To4() != nil {
@@ -80,7 +80,7 @@ func TestMessages(t *testing.T) {
 		{"a bridge's entry", unix.RTM_NEWNEIGH, append([]byte{unix.AF_BRIDGE}, make([]byte, unix.SizeofNdMsg-1)...), nothing},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			known := &neighbours{list: map[neighbour]string{}, room: 2}
+			known := &neighbors{list: map[neighbor]string{}, room: 2}
 			m := syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: tt.kind}, Data: tt.data}
 			if means := known.hear(&m); means != tt.means {
 				t.Errorf("means %d, want %d", means, tt.means)

@@ -21,25 +21,25 @@ const (
 	flapped         // a neighbor is as it was
 )
 
-// neighbour identifies a neighbor.
-type neighbour struct {
+// neighbor identifies a neighbor.
+type neighbor struct {
 	device int
 	addr   netip.Addr
 }
 
-// neighbours holds the usable neighbors with their link-layer addresses. The kernel sends a
+// neighbors holds the usable neighbors with their link-layer addresses. The kernel sends a
 // message about a neighbor whenever it verifies that it is still there, so most of them change
 // nothing.
-type neighbours struct {
-	list    map[neighbour]string
+type neighbors struct {
+	list    map[neighbor]string
 	room    int
 	partial bool // a neighbor did not fit
 }
 
-// listNeighbours returns the current neighbors. The caller has subscribed before, so it gets
+// listNeighbors returns the current neighbors. The caller has subscribed before, so it gets
 // messages about changes meanwhile.
-func listNeighbours(room int) (*neighbours, error) {
-	n := &neighbours{list: map[neighbour]string{}, room: room}
+func listNeighbors(room int) (*neighbors, error) {
+	n := &neighbors{list: map[neighbor]string{}, room: room}
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		list, err := netlink.NeighList(0, family)
 		if err != nil {
@@ -53,7 +53,7 @@ func listNeighbours(room int) (*neighbours, error) {
 }
 
 // hear returns what a message means for packets. A message that it does not understand is a change.
-func (n *neighbours) hear(m *syscall.NetlinkMessage) meaning {
+func (n *neighbors) hear(m *syscall.NetlinkMessage) meaning {
 	switch m.Header.Type {
 	case unix.NLMSG_NOOP, unix.NLMSG_DONE:
 		return nothing
@@ -72,7 +72,7 @@ func (n *neighbours) hear(m *syscall.NetlinkMessage) meaning {
 }
 
 // learn records a message about a neighbor.
-func (n *neighbours) learn(entry *netlink.Neigh, isGone bool) meaning {
+func (n *neighbors) learn(entry *netlink.Neigh, isGone bool) meaning {
 	if entry.Family != unix.AF_INET && entry.Family != unix.AF_INET6 || entry.Flags&netlink.NTF_PROXY != 0 {
 		return nothing // entries of bridge ports, and proxy entries
 	}
@@ -80,7 +80,7 @@ func (n *neighbours) learn(entry *netlink.Neigh, isGone bool) meaning {
 	if !ok {
 		return changed
 	}
-	key := neighbour{entry.LinkIndex, addr.Unmap()}
+	key := neighbor{entry.LinkIndex, addr.Unmap()}
 	had, known := n.list[key]
 	if isGone || entry.State&usable == 0 {
 		delete(n.list, key)
