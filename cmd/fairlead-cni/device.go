@@ -180,9 +180,9 @@ func (p *pair) waitReady(s *sandbox, ifName string, addrs []netip.Addr) error {
 		}
 	}
 	until := time.Now().Add(readyTimeout)
-	for _, look := range lacks {
+	for _, check := range lacks {
 		for {
-			lack, err := look()
+			lack, err := check()
 			if err != nil {
 				return fmt.Errorf("check whether device %s is ready: %w", p.name, err)
 			}

@@ -24,11 +24,12 @@ import (
 	"fairlead.io/fairlead/pkg/optout"
 )
 
-// lone is the agent of --mode=accelerate-only. It runs beside whatever serves Services and provides
+// accelerateOnly is the agent of --mode=accelerate-only. It runs beside whatever serves Services and provides
 // the pod network, and attaches only the programs that let connections bypass TCP.
-type lone struct {
-	Config
+type accelerateOnly struct {
 	cfg         *config.Config
+	version     string
+	level       *slog.LevelVar
 	source      cluster.Source
 	store       *model.Store
 	started     time.Time
@@ -51,8 +52,8 @@ func runAccelerateOnly(ctx context.Context, command Config) error {
 		return err
 	}
 	defer lock.Close()
-	a := &lone{Config: command, cfg: cfg, store: model.NewStore(cfg.NodeName), started: time.Now()}
-	src, around, err := cluster.NewSource(cfg, a.store, a.Version, log)
+	a := &accelerateOnly{cfg: cfg, version: command.Version, level: command.Level, store: model.NewStore(cfg.NodeName), started: time.Now()}
+	src, around, err := cluster.NewSource(cfg, a.store, a.version, log)
 	if err != nil {
 		return err
 	}
@@ -62,7 +63,7 @@ func runAccelerateOnly(ctx context.Context, command Config) error {
 		return err
 	}
 	a.annotations = cluster.NewAnnotationWatch(a.store, report, log)
-	a.metrics = metrics.NewAccelerateOnly(a.Build, a.sample)
+	a.metrics = metrics.NewAccelerateOnly(command.Build, a.sample)
 	a.servers = a.newServers(log)
 	server, err := api.NewServer(cfg.SocketPath(), a.handlers())
 	if err != nil {
@@ -85,7 +86,7 @@ func runAccelerateOnly(ctx context.Context, command Config) error {
 	return running.Wait()
 }
 
-func (a *lone) newAccelerator(report func(model.Key, string, model.Problem), log *slog.Logger) (*acceleration.Accelerator, error) {
+func (a *accelerateOnly) newAccelerator(report func(model.Key, string, model.Problem), log *slog.Logger) (*acceleration.Accelerator, error) {
 	host, err := datapath.HostNetns()
 	if err != nil {
 		return nil, err
@@ -96,11 +97,11 @@ func (a *lone) newAccelerator(report func(model.Key, string, model.Problem), log
 	})
 }
 
-func (a *lone) handlers() api.Handlers {
+func (a *accelerateOnly) handlers() api.Handlers {
 	return api.Handlers{
 		Status:   a.status,
 		Config:   func() any { return a.cfg.Origins() },
-		LogLevel: a.Level,
+		LogLevel: a.level,
 		Problems: a.problems,
 		Verify:   func(context.Context, bool) (observe.Verification, error) { return observe.Verification{}, errAlone },
 		Monitor:  func(monitor.Filter) (api.Stream, error) { return nil, errAlone },
@@ -109,8 +110,8 @@ func (a *lone) handlers() api.Handlers {
 }
 
 // status returns the state of this node, as far as it concerns this agent.
-func (a *lone) status() observe.Status {
-	s := observe.Status{Version: a.Version, Mode: a.cfg.Mode, Node: a.cfg.NodeName, Started: a.started, Agent: a.before.Status(time.Now()), Problems: a.problems()}
+func (a *accelerateOnly) status() observe.Status {
+	s := observe.Status{Version: a.version, Mode: a.cfg.Mode, Node: a.cfg.NodeName, Started: a.started, Agent: a.before.Status(time.Now()), Problems: a.problems()}
 	missing := a.store.Unsynced()
 	s.Source = &observe.SourceStatus{Kind: a.cfg.Source, Synced: len(missing) == 0, Missing: missing}
 	a.source.Fill(s.Source)
@@ -120,13 +121,13 @@ func (a *lone) status() observe.Status {
 	return s
 }
 
-func (a *lone) degraded() []string { return a.status().Degraded }
+func (a *accelerateOnly) degraded() []string { return a.status().Degraded }
 
-func (a *lone) problems() []observe.Problem {
+func (a *accelerateOnly) problems() []observe.Problem {
 	return append(a.annotations.Problems(), a.accelerator.Problems()...)
 }
 
-func (a *lone) sample() metrics.Sample {
+func (a *accelerateOnly) sample() metrics.Sample {
 	status := a.status()
 	s := metrics.Sample{Degraded: len(status.Degraded) > 0, Source: a.source.Sample(), Sockmap: status.Sockmap, Reasons: map[string]int{}}
 	for _, p := range status.Problems {
@@ -136,7 +137,7 @@ func (a *lone) sample() metrics.Sample {
 }
 
 // newServers returns the servers for the addresses in the configuration.
-func (a *lone) newServers(log *slog.Logger) []*health.Server {
+func (a *accelerateOnly) newServers(log *slog.Logger) []*health.Server {
 	return serversOf([]health.ServerConfig{
 		{Option: "metrics-address", Address: a.cfg.MetricsAddress, Routes: map[string]http.Handler{"/metrics": a.metrics.Handler()}},
 		{Option: "ready-address", Address: a.cfg.ReadyAddress, Routes: map[string]http.Handler{
@@ -146,7 +147,7 @@ func (a *lone) newServers(log *slog.Logger) []*health.Server {
 }
 
 // checks returns the checks of /readyz.
-func (a *lone) checks() []health.Check {
+func (a *accelerateOnly) checks() []health.Check {
 	return []health.Check{
 		{Name: "source-synced", Run: func() error {
 			if missing := a.store.Unsynced(); len(missing) > 0 {

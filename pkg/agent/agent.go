@@ -32,13 +32,15 @@ import (
 
 // agent is everything that runs, and what the API shows of it.
 type agent struct {
-	Config
-	cfg     *config.Config // Config.Options
-	log     *slog.Logger   // Config.Log
+	cfg     *config.Config
+	version string
+	build   metrics.Build
+	level   *slog.LevelVar
+	log     *slog.Logger
 	started time.Time
 	parsed  options
 	running *life.Tasks
-	undone  []func() // in the order in which they are to be done backwards
+	undone  []func() // what closes something, to be called in reverse order
 
 	store    *model.Store
 	source   cluster.Source
@@ -85,14 +87,14 @@ func (a *agent) undo() {
 // there is a cluster to post them to.
 func reporter(log *slog.Logger, events cluster.Events) func(model.Key, string, model.Problem) {
 	return func(key model.Key, uid string, problem model.Problem) {
-		level, tell := slog.LevelWarn, cluster.Events.Warn
+		level, post := slog.LevelWarn, cluster.Events.Warn
 		if problem.Notice() {
-			level, tell = slog.LevelInfo, cluster.Events.Notice
+			level, post = slog.LevelInfo, cluster.Events.Notice
 		}
 		log.Log(context.Background(), level, problem.Message, "object", key.String(), "reason", problem.Reason)
 		// The API server does not know a pod that the runtime did not name, nor an option.
 		if events != nil && (key.Namespace != "" || key.Kind == model.KindServiceCIDR && uid != "") {
-			tell(events, key, uid, problem.Reason, problem.Message)
+			post(events, key, uid, problem.Reason, problem.Message)
 		}
 	}
 }

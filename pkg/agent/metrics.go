@@ -15,7 +15,7 @@ func (a *agent) prepareMetrics() (err error) {
 	if a.gauge, err = mapstats.NewReader(datapath.MapsDir(a.cfg.BPFFS)); err != nil {
 		return fmt.Errorf("prepare metrics: %w", err)
 	}
-	a.metrics = metrics.New(a.Build, a.sample)
+	a.metrics = metrics.New(a.build, a.sample)
 	return nil
 }
 

@@ -38,7 +38,9 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Options.AcceleratesOnly() {
 		return runAccelerateOnly(ctx, cfg)
 	}
-	a := &agent{Config: cfg, cfg: cfg.Options, log: cfg.Log, started: time.Now(), running: life.NewTasks(ctx)}
+	a := &agent{
+		cfg: cfg.Options, version: cfg.Version, build: cfg.Build, level: cfg.Level, log: cfg.Log, started: time.Now(), running: life.NewTasks(ctx),
+	}
 	defer a.undo()
 	for _, step := range a.steps() {
 		if err := step(); err != nil {
@@ -131,7 +133,7 @@ func (a *agent) setLocal(local *datapath.Local) {
 }
 
 func (a *agent) openSource() (err error) {
-	if a.source, a.cluster, err = cluster.NewSource(a.cfg, a.store, a.Version, a.log); err != nil {
+	if a.source, a.cluster, err = cluster.NewSource(a.cfg, a.store, a.version, a.log); err != nil {
 		return err
 	}
 	a.report = reporter(a.log, a.cluster.Events)
@@ -157,7 +159,7 @@ func (a *agent) listen() (err error) {
 	a.api, err = api.NewServer(a.cfg.SocketPath(), api.Handlers{
 		Status:   a.status,
 		Config:   func() any { return a.cfg.Origins() },
-		LogLevel: a.Level,
+		LogLevel: a.level,
 		Problems: a.problems,
 		Verify:   a.verify,
 		Monitor:  a.monitors.open,

@@ -49,7 +49,7 @@ func (a *agent) fillMaps(s *observe.Status, from *mapstats.Reading) {
 // complete adds the state of the programs and what only the agent knows to the state of the maps,
 // and finds what degrades the node. err says what went wrong when the maps were read.
 func (a *agent) complete(s *observe.Status, err error) {
-	s.Version, s.Node, s.Started, s.Agent = a.Version, a.cfg.NodeName, a.started, a.before.Status(time.Now())
+	s.Version, s.Node, s.Started, s.Agent = a.version, a.cfg.NodeName, a.started, a.before.Status(time.Now())
 	missing := a.store.Unsynced()
 	s.Source = &observe.SourceStatus{Kind: a.cfg.Source, Synced: len(missing) == 0, Missing: missing}
 	a.source.Fill(s.Source)

@@ -65,11 +65,11 @@ func (a *Accelerator) Problems() (list []observe.Problem) {
 }
 
 func fillSockmapStatus(status *sockmap.Status, s *acceleration) error {
-	kept, checked := s.rules.Status(), s.Checked()
-	status.Pods, status.Waiting, status.Rated = kept.Pods, kept.Waiting, kept.Rated
-	status.NotCovered, status.Uncovered = kept.NotCovered, stdmaps.Clone(kept.Uncovered)
+	pods, checked := s.rules.Status(), s.Checked()
+	status.Pods, status.Waiting, status.Rated = pods.Pods, pods.Waiting, pods.Rated
+	status.NotCovered, status.Uncovered = pods.NotCovered, stdmaps.Clone(pods.Uncovered)
 	status.Differences = s.differences
-	status.Error, status.Stale = checked.Fault, kept.Error
+	status.Error, status.Stale = checked.Fault, pods.Error
 	status.Checks = sockmap.StatusChecks{Passed: checked.Passed, Failed: checked.Failed, LastTime: checked.Last, Unable: checked.Unable}
 	view, err := s.State()
 	if err != nil {
