@@ -16,7 +16,7 @@ import (
 // basic block, where two registers are not live.
 type meter struct {
 	counts *ebpf.Map
-	sites  []string // what is counted at each place; the first counts instructions
+	points []string // what is counted at each place; the first counts instructions
 }
 
 // meterRoom is how many helper calls the programs of one object may have.
@@ -29,7 +29,7 @@ func (w *bareNode) meter(t *testing.T) *meter {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { counts.Close() })
-	m := &meter{counts: counts, sites: []string{"instructions"}}
+	m := &meter{counts: counts, points: []string{"instructions"}}
 	load := w.hook.load
 	defer func() { w.hook.load = load }()
 	w.hook.load = func() (*ebpf.CollectionSpec, error) {
@@ -64,16 +64,16 @@ func (m *meter) read(t *testing.T) (instructions uint64, calls string) {
 		t.Fatal(err)
 	}
 	sums := map[string]uint64{}
-	for i, site := range m.sites[1:] {
-		sums[site] += have[i+1]
+	for i, point := range m.points[1:] {
+		sums[point] += have[i+1]
 	}
 	var list []string
-	for site, n := range sums {
+	for point, n := range sums {
 		switch {
 		case n == 1:
-			list = append(list, site)
+			list = append(list, point)
 		case n > 1:
-			list = append(list, fmt.Sprintf("%d %s", n, site))
+			list = append(list, fmt.Sprintf("%d %s", n, point))
 		}
 	}
 	slices.SortFunc(list, func(a, b string) int {
@@ -91,11 +91,11 @@ func (m *meter) equip(insns asm.Instructions) (asm.Instructions, error) {
 	after := map[int]asm.Instructions{} // inserted after an instruction
 	for i, ins := range code.insns {
 		if ins.IsBuiltinCall() {
-			if len(m.sites) == meterRoom {
+			if len(m.points) == meterRoom {
 				return nil, fmt.Errorf("there are more than %d calls", meterRoom)
 			}
-			m.sites = append(m.sites, code.callName(i))
-			after[i] = m.add(len(m.sites)-1, 1, []asm.Register{asm.R1, asm.R2})
+			m.points = append(m.points, code.callName(i))
+			after[i] = m.add(len(m.points)-1, 1, []asm.Register{asm.R1, asm.R2})
 		}
 	}
 	var out asm.Instructions
@@ -136,10 +136,10 @@ func (m *meter) equipBlock(c *code, block [2]int, ahead, after map[int]asm.Instr
 }
 
 // add returns code that adds n to a count.
-func (m *meter) add(site, n int, free []asm.Register) asm.Instructions {
+func (m *meter) add(point, n int, free []asm.Register) asm.Instructions {
 	pointer, value := free[0], free[1]
 	return asm.Instructions{
-		asm.LoadMapValue(pointer, m.counts.FD(), uint32(8*site)),
+		asm.LoadMapValue(pointer, m.counts.FD(), uint32(8*point)),
 		asm.LoadMem(value, pointer, 0, asm.DWord),
 		asm.Add.Imm(value, int32(n)),
 		asm.StoreMem(pointer, 0, value, asm.DWord),

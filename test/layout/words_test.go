@@ -39,6 +39,34 @@ var formerWords = []formerWord{
 	{"C Go", "ground", "say what it is: loadedSet"},
 	{"C Go", "tended", "say what tends it: nodeWithSweeper"},
 
+	// Packet programs.
+	{"C Go", "tc_go", "slowpath: that is what it is"},
+	{"C Go", "xdp_go", "slowpath: that is what it is"},
+	{"C Go", "ct_half", "ct_pending: half is half an end of a connection in socket acceleration"},
+	{"C Go", "late_frame", "early_frame: fragments that come before the first of their datagram are early"},
+	{"C", "unmark", "dsr_option_remove: a mark is skb->mark"},
+	{"C Go", "undirect", "remove_option: direct server return is dsr"},
+	{"C Go", "link_addr", "device_mac: it is the MAC address of a device"},
+	{"C Go", "pods_dial", "packet_clients: whom the packet programs translate"},
+	{"C Go", "pod_window", "receive_window: TCP's word"},
+	{"C Go", "sock_peer", "sock_origin: what a connected socket dialed is not its peer"},
+	{"C Go", "conn_peer", "conn_origin: what a connected socket dialed is not its peer"},
+	{"C Go", "sock_flow", "sock_backend: it is the backend of an unconnected socket"},
+	{"C Go", "asked_way", "fib_cache_row: it is what was found in the FIB"},
+	{"C Go", "ways_told", "route_epoch_valid: the word that changes with the routes is an epoch"},
+	{"C Go", "seal", "checksum: of a row"},
+	{"C Go", "turnover", "lru_stats: statistics of LRU maps"},
+	{"C Go", "census", "lru_stats: statistics of LRU maps"},
+	{"C", "former", "conntrack_import: from netfilter's connection tracking"},
+	{"C", "handover", "conntrack_export: to netfilter's connection tracking"},
+	{"C", "guard", "range_epoch: of the ranges that may reach a Service"},
+
+	// The agent.
+	{"C Go", "keeper", "say what it does: controller, sweep, notifier"},
+	{"C Go", "herald", "notifier, announcer: say what it does"},
+	{"C Go", "farewell", "say what it does"},
+	{"C Go", "way_status", "RouteStatus: ways had seven names"},
+
 	// British spelling.
 	{"C Go", "dialled", "dialed: American spelling"},
 	{"Go", "neighbour", "neighbor: American spelling"},

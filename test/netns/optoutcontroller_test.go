@@ -22,7 +22,7 @@ import (
 
 const podUID = "0f3a5b7c-1b0e-4b64-8c54-0d5f4f2b1a10"
 
-// runOptOut runs the keeper of the pods' opt-outs, for a runtime that leaves its files in results and
+// runOptOut runs the controller of the pods' opt-outs, for a runtime that leaves its files in results and
 // netns.
 func (n *node) runOptOut(store *model.Store, results, netns string) {
 	n.t.Helper()
@@ -31,12 +31,12 @@ func (n *node) runOptOut(store *model.Store, results, netns string) {
 		n.t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(n.t.Output(), nil))
-	keeper := optout.New(optout.Config{Store: store, Table: n, Log: log, Identities: []optout.Identity{
+	controller := optout.New(optout.Config{Store: store, Table: n, Log: log, Identities: []optout.Identity{
 		optout.NewCNI(results, netns, own, findNetns, log), optout.NewCgroups(n.cgroup.Path()),
 	}})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- keeper.Run(ctx) }()
+	go func() { done <- controller.Run(ctx) }()
 	n.t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -33,7 +33,7 @@ const (
 	showering = 400 * time.Millisecond
 )
 
-// newQueues returns the keeper that keeps pods to their rates at eth0, if the kernel has fq, and at
+// newQueues returns the controller that keeps pods to their rates at eth0, if the kernel has fq, and at
 // the pair.
 func newQueues(pair int) (*queues.Controller, error) {
 	link, err := netlink.LinkByName("eth0")
@@ -41,12 +41,12 @@ func newQueues(pair int) (*queues.Controller, error) {
 		return nil, err
 	}
 	list := []devices.Device{{Name: "eth0", Index: link.Attrs().Index}}
-	keeper := queues.New(queues.Config{Log: slog.Default(), Pair: pair, Devices: func() []devices.Device { return list }})
-	stats := keeper.Stats()
+	controller := queues.New(queues.Config{Log: slog.Default(), Pair: pair, Devices: func() []devices.Device { return list }})
+	stats := controller.Stats()
 	if stats.Error != "" {
 		return nil, fmt.Errorf("queues: %+v", stats)
 	}
-	return keeper, nil
+	return controller, nil
 }
 
 // pace returns the sum of what the pods with a rate have sent or, with gets, received.
@@ -176,28 +176,28 @@ func (n *node) part(t *testing.T, name string, rates map[string]maps.Rates, is f
 
 // limitsRates checks that a pod keeps to those of the rates, in Mbit/s, that this machine can judge, by
 // IPv4 and IPv6 and with any number of flows, that nothing is lost, and that another pod is not
-// slowed down. Rates below 10 Mbit/s are judged only if no higher one could be.
+// slowed down. Rates below 10 Mbit/s are checked only if no higher one could be.
 func (w *oneNode) limitsRates(t *testing.T, rates ...float64) {
 	most := measured(t, w.pods[1].Netns, w.outside, outsiders[true], 1, 2000)
 	t.Logf("without a rate: %.3f Mbit/s", most*8/1e6)
-	judged := false
+	checked := false
 	for _, mbit := range rates {
 		within := 0.02
 		if mbit > 10 {
 			within = 0.05
 		}
 		switch rate := mbit * 1e6 / 8; {
-		case mbit < 10 && judged:
+		case mbit < 10 && checked:
 		case rate > most/4: // a processor that is nearly busy says nothing about the rate
-			t.Logf("%.0f Mbit/s is too near to that, and is not judged", mbit)
+			t.Logf("%.0f Mbit/s is too near to that, and is not checked", mbit)
 		case !w.measureRate(t, rate, within):
-			t.Logf("%.0f Mbit/s is more than this machine sends just now, and is not judged", mbit)
+			t.Logf("%.0f Mbit/s is more than this machine sends just now, and is not checked", mbit)
 		default:
-			judged = true
+			checked = true
 		}
 	}
-	if !judged {
-		t.Error("no rate is judged")
+	if !checked {
+		t.Error("no rate is checked")
 	}
 }
 
@@ -371,9 +371,9 @@ func judgeable(t *testing.T, by string, most float64) float64 {
 		if rate <= most/4 {
 			return rate
 		}
-		t.Logf("%.0f Mbit/s is too near to that, and is not judged", rate*8/1e6)
+		t.Logf("%.0f Mbit/s is too near to that, and is not checked", rate*8/1e6)
 	}
-	t.Fatal("no rate is judged")
+	t.Fatal("no rate is checked")
 	return 0
 }
 

@@ -24,7 +24,7 @@ const (
 	largeFrame = 128 << 10
 )
 
-// newBig returns the keeper that makes TCP packets larger, with eth0 as the device to the outside.
+// newBig returns the controller that makes TCP packets larger, with eth0 as the device to the outside.
 func newBig(dir string, byStack bool) (*bigtcp.Controller, error) {
 	link, err := netlink.LinkByName("eth0")
 	if err != nil {
@@ -35,11 +35,11 @@ func newBig(dir string, byStack bool) (*bigtcp.Controller, error) {
 	if byStack {
 		cfg.Why6 = "the stack forwards none"
 	}
-	keeper := bigtcp.New(cfg)
-	if problem := keeper.Stats().Error; problem != "" {
+	controller := bigtcp.New(cfg)
+	if problem := controller.Stats().Error; problem != "" {
 		return nil, errors.New(problem)
 	}
-	return keeper, nil
+	return controller, nil
 }
 
 // weigh prints the size of the largest frame that came in until its input ended.

@@ -91,11 +91,11 @@ func serve(args []string) int {
 		}
 		largest := func() cni.Largest { return cni.Largest{} }
 		if s.Big {
-			keeper, err := newBig(s.Dir, !s.Forwarding.Bypass)
+			controller, err := newBig(s.Dir, !s.Forwarding.Bypass)
 			if err != nil {
 				return err
 			}
-			largest = func() cni.Largest { return cni.Largest(keeper.Stats().Sizes) }
+			largest = func() cni.Largest { return cni.Largest(controller.Stats().Sizes) }
 		}
 		if s.Rates != nil {
 			if _, err := newQueues(pair); err != nil {

@@ -288,16 +288,16 @@ func (f *fixture) quiet(p *prometheus) {
 		}
 		return nil
 	})
-	judged := 0
+	checked := 0
 	for _, g := range data.Groups {
 		for _, r := range g.Rules {
-			judged++
+			checked++
 			if r.Health != "ok" || r.State != "inactive" {
 				f.t.Errorf("alert %s is %s, health %s %s", r.Name, r.State, r.Health, r.LastError)
 			}
 		}
 	}
-	if judged < 20 {
-		f.t.Errorf("only %d alerts were evaluated", judged)
+	if checked < 20 {
+		f.t.Errorf("only %d alerts were evaluated", checked)
 	}
 }
