@@ -227,7 +227,7 @@ __noinline int pod_dials(struct __sk_buff *skb, struct packet *p)
 {
 	return !p || !pod_flow_read(skb, p) ||
 	       (packet_clients_have(PACKET_CLIENT_POD | PACKET_CLIENT_NODE) && pod_flow_is_known(&p->flow)) ||
-	       new_flow_frontend(p, true) || (pod_flow_begins(skb, p) && clusterip_is(&p->flow.daddr));
+	       new_flow_frontend(&p->flow, true) || (pod_flow_begins(skb, p) && clusterip_is(&p->flow.daddr));
 }
 
 /* Books the departure of a pod's packet, and slows down those who send to the pod. */

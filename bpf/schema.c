@@ -33,7 +33,6 @@ const struct doomed *doomed_type __attribute__((unused));
 const struct collect_run *collect_run_type __attribute__((unused));
 const enum watched_kind *watched_kind_type __attribute__((unused));
 const struct event *event_type __attribute__((unused));
-const struct packet_config *packet_config_type __attribute__((unused));
 const enum table_stage *table_stage_type __attribute__((unused));
 const enum carry_outcome *carry_outcome_type __attribute__((unused));
 const struct carried *carried_type __attribute__((unused));

@@ -46,7 +46,7 @@ struct dial {
 
 static __always_inline bool sock_in_host(struct bpf_sock_addr *ctx)
 {
-	return bpf_get_netns_cookie(ctx) == cfg.host_netns;
+	return bpf_get_netns_cookie(ctx) == sock_cfg.host_netns;
 }
 
 /* Mixes every bit of a cookie, which is a counter, into every bit of the hash. */
@@ -176,7 +176,7 @@ static __always_inline enum verdict sock_select(struct bpf_sock_addr *ctx, struc
  * refuse. */
 static __always_inline int sock_refuse(int errno)
 {
-	if (!cfg.can_refuse)
+	if (!sock_cfg.can_refuse)
 		return PROCEED;
 	bpf_set_retval(-errno);
 	return REFUSE;
@@ -471,7 +471,7 @@ int sock_established(struct bpf_sock_ops *ctx)
 	local = ops_local(ctx);
 	pod = bpf_map_lookup_elem(&pods, &local);
 	if (pod && pod->flags & POD_BBR && !bpf_getsockopt(ctx, IPPROTO_TCP, TCP_CONGESTION, name, sizeof(name)) &&
-	    name[0] == cfg.congestion)
+	    name[0] == sock_cfg.congestion)
 		bpf_setsockopt(ctx, IPPROTO_TCP, TCP_CONGESTION, bbr, sizeof(bbr));
 	return PROCEED;
 }

@@ -115,7 +115,7 @@ __noinline int fragment_decide_cut(const struct packet *p, struct action *a)
 {
 	if (!p || !a || !p->is_fragment)
 		return 0;
-	if (ct_known(&p->flow, &a->to) != CT_UNKNOWN || new_flow_frontend(p, false))
+	if (ct_known(&p->flow, &a->to) != CT_UNKNOWN || new_flow_frontend(&p->flow, false))
 		action_drop(a, REASON_FRAGMENT);
 	return 0;
 }

@@ -19,14 +19,14 @@
 
 /* Initializes the row of a reply, which undoes the request's row, without its route and port. The
  * caller has to complete it with ct_finish. */
-static __always_inline void new_flow_reply(const struct packet *p, const struct ct_entry *there,
+static __always_inline void new_flow_reply(const struct flow *flow, const struct ct_entry *there,
 					   struct ct_entry *row)
 {
 	__builtin_memset(row, 0, sizeof(*row));
-	row->saddr = p->flow.daddr;
-	row->daddr = p->flow.saddr;
-	row->sport = p->flow.dport;
-	row->dport = p->flow.sport;
+	row->saddr = flow->daddr;
+	row->daddr = flow->saddr;
+	row->sport = flow->dport;
+	row->dport = flow->sport;
 	row->flags = CT_REPLY | there->flags | (there->flags & CT_NODE ? CT_STACK : 0);
 	row->seen = ct_now();
 }
@@ -38,7 +38,7 @@ static __noinline int new_flow_claim(void *ctx, const struct packet *p, const st
 	struct flow reply = ct_back(&p->flow, there);
 	struct ct_entry row;
 
-	new_flow_reply(p, there, &row);
+	new_flow_reply(&p->flow, there, &row);
 	if (!(row.flags & CT_STACK))
 		route_ask(ctx, p, &row);
 	ct_finish(&reply, &row);
@@ -65,7 +65,7 @@ static __always_inline int new_flow_claim_any(void *ctx, const struct packet *p,
 	int outcome = SNAT_NONE;
 	struct ct_entry row;
 
-	new_flow_reply(p, there, &row);
+	new_flow_reply(&p->flow, there, &row);
 	route_find(ctx, p, &row);
 	if (new_flow_keeps_port(p, there)) {
 		ct_finish(&reply, &row);
@@ -171,9 +171,9 @@ static __always_inline int new_flow_enter(void *ctx, const struct packet *p, str
 
 /* Finds the frontend that a packet is for. For a pod it follows the rules of the socket programs:
  * NodePorts are at every address of its node. */
-static __always_inline struct svc *new_flow_frontend(const struct packet *p, bool from_pod)
+static __always_inline struct svc *new_flow_frontend(const struct flow *flow, bool from_pod)
 {
-	struct svc_key key = { .addr = p->flow.daddr, .port = p->flow.dport, .proto = p->flow.proto };
+	struct svc_key key = { .addr = flow->daddr, .port = flow->dport, .proto = flow->proto };
 	struct svc *svc = bpf_map_lookup_elem(&svcs, &key);
 	struct node_addr *own;
 
@@ -303,7 +303,7 @@ static __always_inline int new_flow_refuse_nowhere(const struct packet *p, struc
 /* The same for a packet that may be for no service; such a packet passes. */
 static __always_inline int new_flow_target(const struct packet *p, struct action *a, bool from_pod)
 {
-	struct svc *svc = new_flow_frontend(p, from_pod);
+	struct svc *svc = new_flow_frontend(&p->flow, from_pod);
 
 	if (!svc && !from_pod && p->is_forwarded)
 		svc = dsr_ingress_frontend(&p->flow);

@@ -20,10 +20,10 @@
  * service. */
 static __always_inline bool probe_asks(const struct svc_key *to)
 {
-	if (to->port != (__be16)cfg.probe)
+	if (to->port != (__be16)sock_cfg.probe)
 		return false;
 	if (addr_is_v4(&to->addr))
 		return to->addr.word[3] == bpf_htonl(PROBE_V4);
 	return to->addr.word[0] == bpf_htonl(PROBE_V6) && !to->addr.word[1] &&
-	       to->addr.word[2] == (__u32)cfg.probe && to->addr.word[3] == cfg.probe >> 32;
+	       to->addr.word[2] == (__u32)sock_cfg.probe && to->addr.word[3] == sock_cfg.probe >> 32;
 }

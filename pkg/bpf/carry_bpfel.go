@@ -68,6 +68,7 @@ const (
 	CarryMapWatched         = "watched"
 	CarryProgCarryFlows     = "carry_flows"
 	CarryVarCfg             = "cfg"
+	CarryVarSockCfg         = "sock_cfg"
 )
 
 // LoadCarry returns the embedded CollectionSpec for Carry.
@@ -175,7 +176,8 @@ type CarryMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type CarryVariableSpecs struct {
-	Cfg *ebpf.VariableSpec `ebpf:"cfg"`
+	Cfg     *ebpf.VariableSpec `ebpf:"cfg"`
+	SockCfg *ebpf.VariableSpec `ebpf:"sock_cfg"`
 }
 
 // CarryObjects contains all objects after they have been loaded into the kernel.
@@ -309,7 +311,8 @@ func (m *CarryMaps) Close() error {
 //
 // It can be passed to LoadCarryObjects or ebpf.CollectionSpec.LoadAndAssign.
 type CarryVariables struct {
-	Cfg *ebpf.Variable `ebpf:"cfg"`
+	Cfg     *ebpf.Variable `ebpf:"cfg"`
+	SockCfg *ebpf.Variable `ebpf:"sock_cfg"`
 }
 
 // CarryPrograms contains all programs after they have been loaded into the kernel.

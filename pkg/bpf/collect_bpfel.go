@@ -69,6 +69,7 @@ const (
 	CollectProgCollectFromCt      = "collect_from_ct"
 	CollectProgCollectFromPending = "collect_from_pending"
 	CollectVarCfg                 = "cfg"
+	CollectVarSockCfg             = "sock_cfg"
 )
 
 // LoadCollect returns the embedded CollectionSpec for Collect.
@@ -177,7 +178,8 @@ type CollectMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type CollectVariableSpecs struct {
-	Cfg *ebpf.VariableSpec `ebpf:"cfg"`
+	Cfg     *ebpf.VariableSpec `ebpf:"cfg"`
+	SockCfg *ebpf.VariableSpec `ebpf:"sock_cfg"`
 }
 
 // CollectObjects contains all objects after they have been loaded into the kernel.
@@ -311,7 +313,8 @@ func (m *CollectMaps) Close() error {
 //
 // It can be passed to LoadCollectObjects or ebpf.CollectionSpec.LoadAndAssign.
 type CollectVariables struct {
-	Cfg *ebpf.Variable `ebpf:"cfg"`
+	Cfg     *ebpf.Variable `ebpf:"cfg"`
+	SockCfg *ebpf.Variable `ebpf:"sock_cfg"`
 }
 
 // CollectPrograms contains all programs after they have been loaded into the kernel.

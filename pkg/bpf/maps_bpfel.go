@@ -638,6 +638,14 @@ type MapsSockBackends struct {
 	}
 }
 
+type MapsSockConfig struct {
+	_          structs.HostLayout
+	HostNetns  uint64
+	CanRefuse  uint64
+	Probe      uint64
+	Congestion uint64
+}
+
 type MapsSockOrigin struct {
 	_           structs.HostLayout
 	Vip         MapsAddr
@@ -776,6 +784,7 @@ const (
 	MapsVarBackendFlagType     = "backend_flag_type"
 	MapsVarCarriedType         = "carried_type"
 	MapsVarCarryOutcomeType    = "carry_outcome_type"
+	MapsVarCfg                 = "cfg"
 	MapsVarClusterNodeFlagType = "cluster_node_flag_type"
 	MapsVarCollectRunType      = "collect_run_type"
 	MapsVarCounterRoomType     = "counter_room_type"
@@ -795,7 +804,6 @@ const (
 	MapsVarOptoutKindType      = "optout_kind_type"
 	MapsVarOptoutWhyType       = "optout_why_type"
 	MapsVarPaceKindType        = "pace_kind_type"
-	MapsVarPacketConfigType    = "packet_config_type"
 	MapsVarPodClassType        = "pod_class_type"
 	MapsVarPodFlagType         = "pod_flag_type"
 	MapsVarPodProxyType        = "pod_proxy_type"
@@ -804,6 +812,7 @@ const (
 	MapsVarReceiveWindowType   = "receive_window_type"
 	MapsVarServiceFlagType     = "service_flag_type"
 	MapsVarSnatAddrType        = "snat_addr_type"
+	MapsVarSockCfg             = "sock_cfg"
 	MapsVarSvcKindType         = "svc_kind_type"
 	MapsVarSvcScopeType        = "svc_scope_type"
 	MapsVarSweepRunType        = "sweep_run_type"
@@ -915,6 +924,7 @@ type MapsVariableSpecs struct {
 	BackendFlagType     *ebpf.VariableSpec `ebpf:"backend_flag_type"`
 	CarriedType         *ebpf.VariableSpec `ebpf:"carried_type"`
 	CarryOutcomeType    *ebpf.VariableSpec `ebpf:"carry_outcome_type"`
+	Cfg                 *ebpf.VariableSpec `ebpf:"cfg"`
 	ClusterNodeFlagType *ebpf.VariableSpec `ebpf:"cluster_node_flag_type"`
 	CollectRunType      *ebpf.VariableSpec `ebpf:"collect_run_type"`
 	CounterRoomType     *ebpf.VariableSpec `ebpf:"counter_room_type"`
@@ -934,7 +944,6 @@ type MapsVariableSpecs struct {
 	OptoutKindType      *ebpf.VariableSpec `ebpf:"optout_kind_type"`
 	OptoutWhyType       *ebpf.VariableSpec `ebpf:"optout_why_type"`
 	PaceKindType        *ebpf.VariableSpec `ebpf:"pace_kind_type"`
-	PacketConfigType    *ebpf.VariableSpec `ebpf:"packet_config_type"`
 	PodClassType        *ebpf.VariableSpec `ebpf:"pod_class_type"`
 	PodFlagType         *ebpf.VariableSpec `ebpf:"pod_flag_type"`
 	PodProxyType        *ebpf.VariableSpec `ebpf:"pod_proxy_type"`
@@ -943,6 +952,7 @@ type MapsVariableSpecs struct {
 	ReceiveWindowType   *ebpf.VariableSpec `ebpf:"receive_window_type"`
 	ServiceFlagType     *ebpf.VariableSpec `ebpf:"service_flag_type"`
 	SnatAddrType        *ebpf.VariableSpec `ebpf:"snat_addr_type"`
+	SockCfg             *ebpf.VariableSpec `ebpf:"sock_cfg"`
 	SvcKindType         *ebpf.VariableSpec `ebpf:"svc_kind_type"`
 	SvcScopeType        *ebpf.VariableSpec `ebpf:"svc_scope_type"`
 	SweepRunType        *ebpf.VariableSpec `ebpf:"sweep_run_type"`
@@ -1077,6 +1087,7 @@ type MapsVariables struct {
 	BackendFlagType     *ebpf.Variable `ebpf:"backend_flag_type"`
 	CarriedType         *ebpf.Variable `ebpf:"carried_type"`
 	CarryOutcomeType    *ebpf.Variable `ebpf:"carry_outcome_type"`
+	Cfg                 *ebpf.Variable `ebpf:"cfg"`
 	ClusterNodeFlagType *ebpf.Variable `ebpf:"cluster_node_flag_type"`
 	CollectRunType      *ebpf.Variable `ebpf:"collect_run_type"`
 	CounterRoomType     *ebpf.Variable `ebpf:"counter_room_type"`
@@ -1096,7 +1107,6 @@ type MapsVariables struct {
 	OptoutKindType      *ebpf.Variable `ebpf:"optout_kind_type"`
 	OptoutWhyType       *ebpf.Variable `ebpf:"optout_why_type"`
 	PaceKindType        *ebpf.Variable `ebpf:"pace_kind_type"`
-	PacketConfigType    *ebpf.Variable `ebpf:"packet_config_type"`
 	PodClassType        *ebpf.Variable `ebpf:"pod_class_type"`
 	PodFlagType         *ebpf.Variable `ebpf:"pod_flag_type"`
 	PodProxyType        *ebpf.Variable `ebpf:"pod_proxy_type"`
@@ -1105,6 +1115,7 @@ type MapsVariables struct {
 	ReceiveWindowType   *ebpf.Variable `ebpf:"receive_window_type"`
 	ServiceFlagType     *ebpf.Variable `ebpf:"service_flag_type"`
 	SnatAddrType        *ebpf.Variable `ebpf:"snat_addr_type"`
+	SockCfg             *ebpf.Variable `ebpf:"sock_cfg"`
 	SvcKindType         *ebpf.Variable `ebpf:"svc_kind_type"`
 	SvcScopeType        *ebpf.Variable `ebpf:"svc_scope_type"`
 	SweepRunType        *ebpf.Variable `ebpf:"sweep_run_type"`

@@ -72,6 +72,7 @@ const (
 	PodProgTcToLo         = "tc_to_lo"
 	PodProgTcToPod        = "tc_to_pod"
 	PodVarCfg             = "cfg"
+	PodVarSockCfg         = "sock_cfg"
 )
 
 // LoadPod returns the embedded CollectionSpec for Pod.
@@ -183,7 +184,8 @@ type PodMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodVariableSpecs struct {
-	Cfg *ebpf.VariableSpec `ebpf:"cfg"`
+	Cfg     *ebpf.VariableSpec `ebpf:"cfg"`
+	SockCfg *ebpf.VariableSpec `ebpf:"sock_cfg"`
 }
 
 // PodObjects contains all objects after they have been loaded into the kernel.
@@ -313,7 +315,8 @@ func (m *PodMaps) Close() error {
 //
 // It can be passed to LoadPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodVariables struct {
-	Cfg *ebpf.Variable `ebpf:"cfg"`
+	Cfg     *ebpf.Variable `ebpf:"cfg"`
+	SockCfg *ebpf.Variable `ebpf:"sock_cfg"`
 }
 
 // PodPrograms contains all programs after they have been loaded into the kernel.

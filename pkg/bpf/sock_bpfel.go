@@ -75,6 +75,7 @@ const (
 	SockProgSockSendmsg4    = "sock_sendmsg4"
 	SockProgSockSendmsg6    = "sock_sendmsg6"
 	SockVarCfg              = "cfg"
+	SockVarSockCfg          = "sock_cfg"
 )
 
 // LoadSock returns the embedded CollectionSpec for Sock.
@@ -189,7 +190,8 @@ type SockMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SockVariableSpecs struct {
-	Cfg *ebpf.VariableSpec `ebpf:"cfg"`
+	Cfg     *ebpf.VariableSpec `ebpf:"cfg"`
+	SockCfg *ebpf.VariableSpec `ebpf:"sock_cfg"`
 }
 
 // SockObjects contains all objects after they have been loaded into the kernel.
@@ -315,7 +317,8 @@ func (m *SockMaps) Close() error {
 //
 // It can be passed to LoadSockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SockVariables struct {
-	Cfg *ebpf.Variable `ebpf:"cfg"`
+	Cfg     *ebpf.Variable `ebpf:"cfg"`
+	SockCfg *ebpf.Variable `ebpf:"sock_cfg"`
 }
 
 // SockPrograms contains all programs after they have been loaded into the kernel.

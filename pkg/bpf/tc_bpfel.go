@@ -68,6 +68,7 @@ const (
 	TcProgTcFromTunnel   = "tc_from_tunnel"
 	TcProgTcToNetdev     = "tc_to_netdev"
 	TcVarCfg             = "cfg"
+	TcVarSockCfg         = "sock_cfg"
 )
 
 // LoadTc returns the embedded CollectionSpec for Tc.
@@ -175,7 +176,8 @@ type TcMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TcVariableSpecs struct {
-	Cfg *ebpf.VariableSpec `ebpf:"cfg"`
+	Cfg     *ebpf.VariableSpec `ebpf:"cfg"`
+	SockCfg *ebpf.VariableSpec `ebpf:"sock_cfg"`
 }
 
 // TcObjects contains all objects after they have been loaded into the kernel.
@@ -305,7 +307,8 @@ func (m *TcMaps) Close() error {
 //
 // It can be passed to LoadTcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TcVariables struct {
-	Cfg *ebpf.Variable `ebpf:"cfg"`
+	Cfg     *ebpf.Variable `ebpf:"cfg"`
+	SockCfg *ebpf.Variable `ebpf:"sock_cfg"`
 }
 
 // TcPrograms contains all programs after they have been loaded into the kernel.

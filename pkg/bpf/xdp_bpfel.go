@@ -66,6 +66,7 @@ const (
 	XdpMapWatched         = "watched"
 	XdpProgXdpFromNetdev  = "xdp_from_netdev"
 	XdpVarCfg             = "cfg"
+	XdpVarSockCfg         = "sock_cfg"
 )
 
 // LoadXdp returns the embedded CollectionSpec for Xdp.
@@ -171,7 +172,8 @@ type XdpMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type XdpVariableSpecs struct {
-	Cfg *ebpf.VariableSpec `ebpf:"cfg"`
+	Cfg     *ebpf.VariableSpec `ebpf:"cfg"`
+	SockCfg *ebpf.VariableSpec `ebpf:"sock_cfg"`
 }
 
 // XdpObjects contains all objects after they have been loaded into the kernel.
@@ -301,7 +303,8 @@ func (m *XdpMaps) Close() error {
 //
 // It can be passed to LoadXdpObjects or ebpf.CollectionSpec.LoadAndAssign.
 type XdpVariables struct {
-	Cfg *ebpf.Variable `ebpf:"cfg"`
+	Cfg     *ebpf.Variable `ebpf:"cfg"`
+	SockCfg *ebpf.Variable `ebpf:"sock_cfg"`
 }
 
 // XdpPrograms contains all programs after they have been loaded into the kernel.

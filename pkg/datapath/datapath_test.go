@@ -266,10 +266,10 @@ func TestLoadErrorShowsVerifier(t *testing.T) {
 
 func TestSetConfig(t *testing.T) {
 	spec := sockSpec(t)
-	if err := setConfig(spec.Variables["cfg"], settings{Features{CanRefuse: true}, 1 << 40, 7, allHooks, "cubic"}.fields()); err != nil {
+	if err := setConfig(spec.Variables["sock_cfg"], settings{Features{CanRefuse: true}, 1 << 40, 7, allHooks, "cubic"}.fields()); err != nil {
 		t.Fatal(err)
 	}
-	if value := spec.Variables["cfg"].Value; !slices.Equal(value, []byte{0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 99, 117, 98, 105, 99, 0, 0, 0}) {
+	if value := spec.Variables["sock_cfg"].Value; !slices.Equal(value, []byte{0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 99, 117, 98, 105, 99, 0, 0, 0}) {
 		t.Errorf("cfg = %v", value)
 	}
 	for name, fields := range map[string]map[string]uint64{
@@ -277,7 +277,7 @@ func TestSetConfig(t *testing.T) {
 		"a value without a member": {"can_refuse": 1, "can_fly": 1},
 		"another name":             {"can_fly": 1},
 	} {
-		if err := setConfig(spec.Variables["cfg"], fields); err == nil {
+		if err := setConfig(spec.Variables["sock_cfg"], fields); err == nil {
 			t.Errorf("setConfig accepts %s", name)
 		}
 	}

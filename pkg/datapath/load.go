@@ -116,7 +116,7 @@ func load(m *maps.Maps, s settings) (programs, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read program specs: %w", err)
 	}
-	if err := setConfig(spec.Variables["cfg"], s.fields()); err != nil {
+	if err := setConfig(spec.Variables["sock_cfg"], s.fields()); err != nil {
 		return nil, err
 	}
 	for name := range spec.Programs {

@@ -95,6 +95,7 @@ const (
 	RaceVarRaceFirst       = "race_first"
 	RaceVarRaceLast        = "race_last"
 	RaceVarRaceWon         = "race_won"
+	RaceVarSockCfg         = "sock_cfg"
 	RaceVarSockType        = "sock_type"
 )
 
@@ -211,6 +212,7 @@ type RaceVariableSpecs struct {
 	RaceFirst    *ebpf.VariableSpec `ebpf:"race_first"`
 	RaceLast     *ebpf.VariableSpec `ebpf:"race_last"`
 	RaceWon      *ebpf.VariableSpec `ebpf:"race_won"`
+	SockCfg      *ebpf.VariableSpec `ebpf:"sock_cfg"`
 	SockType     *ebpf.VariableSpec `ebpf:"sock_type"`
 }
 
@@ -349,6 +351,7 @@ type RaceVariables struct {
 	RaceFirst    *ebpf.Variable `ebpf:"race_first"`
 	RaceLast     *ebpf.Variable `ebpf:"race_last"`
 	RaceWon      *ebpf.Variable `ebpf:"race_won"`
+	SockCfg      *ebpf.Variable `ebpf:"sock_cfg"`
 	SockType     *ebpf.Variable `ebpf:"sock_type"`
 }
 

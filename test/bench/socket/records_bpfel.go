@@ -80,6 +80,7 @@ const (
 	recordsProgSockSendmsg6    = "sock_sendmsg6"
 	recordsVarCfg              = "cfg"
 	recordsVarRecord           = "record"
+	recordsVarSockCfg          = "sock_cfg"
 )
 
 // loadRecords returns the embedded CollectionSpec for records.
@@ -198,8 +199,9 @@ type recordsMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type recordsVariableSpecs struct {
-	Cfg    *ebpf.VariableSpec `ebpf:"cfg"`
-	Record *ebpf.VariableSpec `ebpf:"record"`
+	Cfg     *ebpf.VariableSpec `ebpf:"cfg"`
+	Record  *ebpf.VariableSpec `ebpf:"record"`
+	SockCfg *ebpf.VariableSpec `ebpf:"sock_cfg"`
 }
 
 // recordsObjects contains all objects after they have been loaded into the kernel.
@@ -331,8 +333,9 @@ func (m *recordsMaps) Close() error {
 //
 // It can be passed to loadRecordsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type recordsVariables struct {
-	Cfg    *ebpf.Variable `ebpf:"cfg"`
-	Record *ebpf.Variable `ebpf:"record"`
+	Cfg     *ebpf.Variable `ebpf:"cfg"`
+	Record  *ebpf.Variable `ebpf:"record"`
+	SockCfg *ebpf.Variable `ebpf:"sock_cfg"`
 }
 
 // recordsPrograms contains all programs after they have been loaded into the kernel.
