@@ -7,7 +7,9 @@
 #include <linux/errno.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/ct.h"
+#include "lib/flow.h"
+#include "lib/maps.h"
+#include "lib/types.h"
 
 /* The number of rows carried in one run. */
 #define CARRIED_MOST 4096

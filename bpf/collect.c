@@ -8,7 +8,10 @@
 #include <stdbool.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/ct.h"
+#include "lib/count.h"
+#include "lib/flow.h"
+#include "lib/maps.h"
+#include "lib/types.h"
 
 /* The number of flows handled in one run. */
 #define DOOMED_MOST 4096

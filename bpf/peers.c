@@ -6,7 +6,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/sockrows.h"
+#include "lib/maps.h"
 
 struct seq_file;
 struct sock;

@@ -7,47 +7,29 @@
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/reject_tc.h"
-#include "lib/count.h"
-#include "lib/echo.h"
-#include "lib/event.h"
-#include "lib/fragments.h"
-#include "lib/receive_window.h"
-#include "lib/icmp.h"
-#include "lib/masquerade.h"
-#include "lib/near.h"
-#include "lib/proxy.h"
-#include "lib/read.h"
-#include "lib/route.h"
 #include "lib/antispoof.h"
-#include "lib/sumtc.h"
-#include "lib/tunnelpod.h"
-
-enum {
-	POD_NEXT = -1, /* to the next program, whoever owns it, and then to the stack */
-	POD_ON = -2,   /* no verdict: the packet goes to its current destination */
-	/* likewise: the pod replies to itself, and tc_to_pod has to translate that */
-	POD_BACK = -3,
-	POD_DROP = 2,
-};
-
-static __always_inline int pod_count(struct __sk_buff *skb, const struct packet *p, const struct action *a,
-				     enum ct_side side)
-{
-	count(HOOK_POD, a->reason, skb->len);
-	return event_tell(p, a, side == CT_TO_POD ? HOOK_POD | EVENT_LEAVING : HOOK_POD, skb->len);
-}
-
-__noinline int pod_drop_at(struct __sk_buff *skb, struct packet *p, __u32 reason, enum ct_side side)
-{
-	struct action a = {};
-
-	if (!p)
-		return POD_DROP;
-	action_drop(&a, reason);
-	pod_count(skb, p, &a, side);
-	return POD_DROP;
-}
+#include "lib/cluster.h"
+#include "lib/config.h"
+#include "lib/count.h"
+#include "lib/decide.h"
+#include "lib/flow.h"
+#include "lib/fragment.h"
+#include "lib/icmp.h"
+#include "lib/lb.h"
+#include "lib/maps.h"
+#include "lib/masquerade.h"
+#include "lib/new_flow.h"
+#include "lib/packet.h"
+#include "lib/pod.h"
+#include "lib/pod_maps.h"
+#include "lib/proxy.h"
+#include "lib/rate.h"
+#include "lib/reason.h"
+#include "lib/receive_window.h"
+#include "lib/reject.h"
+#include "lib/rewrite.h"
+#include "lib/route.h"
+#include "lib/types.h"
 
 static __always_inline int pod_drop(struct __sk_buff *skb, struct packet *p, __u32 reason)
 {

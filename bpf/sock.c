@@ -12,16 +12,15 @@
 #include <bpf/bpf_helpers.h>
 
 #include "lib/addr.h"
-#include "lib/affinity.h"
-#include "lib/clusterip.h"
+#include "lib/cluster.h"
 #include "lib/config.h"
 #include "lib/count.h"
-#include "lib/sock_backends.h"
 #include "lib/lb.h"
-#include "lib/optout.h"
-#include "lib/sock_origin.h"
-#include "lib/probe.h"
-#include "lib/sockaddr.h"
+#include "lib/maps.h"
+#include "lib/pod_maps.h"
+#include "lib/reason.h"
+#include "lib/sock.h"
+#include "lib/types.h"
 
 enum verdict {
 	VERDICT_PASS,

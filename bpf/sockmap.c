@@ -14,10 +14,10 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/sockbegin.h"
-#include "lib/sockcall.h"
-#include "lib/sockedge.h"
-#include "lib/sockleave.h"
+#include "lib/sockmap.h"
+#include "lib/sockmap_begin.h"
+#include "lib/sockmap_kernel.h"
+#include "lib/sockmap_types.h"
 
 const enum side *side_type __attribute__((unused));
 const enum pair_state *pair_state_type __attribute__((unused));

@@ -6,8 +6,9 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "lib/count.h"
 #include "lib/maps.h"
-#include "lib/lru_stats.h"
+#include "lib/types.h"
 
 /* How long a client stays known after its affinity has lapsed: a lapsed client is free to get
  * another backend, an unknown one gets its old one. */

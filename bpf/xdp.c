@@ -5,14 +5,26 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/reject.h"
+#include "lib/admit.h"
+#include "lib/config.h"
 #include "lib/count.h"
-#include "lib/echo.h"
-#include "lib/fragments.h"
-#include "lib/icmp.h"
-#include "lib/dsr_option_write.h"
-#include "lib/fastpathxdp.h"
+#include "lib/csum.h"
+#include "lib/decide.h"
+#include "lib/dsr.h"
 #include "lib/dsr_encap.h"
+#include "lib/event.h"
+#include "lib/fastpath.h"
+#include "lib/flow.h"
+#include "lib/fragment.h"
+#include "lib/icmp.h"
+#include "lib/maps.h"
+#include "lib/new_flow.h"
+#include "lib/packet.h"
+#include "lib/reason.h"
+#include "lib/reject.h"
+#include "lib/rewrite.h"
+#include "lib/route.h"
+#include "lib/types.h"
 
 /* The checksum is always complete at XDP: no device has left it to a later one. */
 static __always_inline bool xdp_sum(void *data, void *end, const struct packet *p, const struct action *a)

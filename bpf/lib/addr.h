@@ -2,6 +2,7 @@
 /* This file contains predicates and conversions of addresses. */
 #pragma once
 
+#include <linux/types.h>
 #include <stdbool.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>

@@ -1,11 +1,31 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the check of what a pod may send: only packets from its own IP and MAC
- * addresses, and nothing by which its node or other pods would take it for somebody else. */
+/* This file contains the check of what a pod may send: only packets from its own IP and MAC addresses,
+ * and nothing by which its node or other pods would take it for somebody else. */
 #pragma once
 
-#include "pods.h"
-#include "read.h"
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/types.h>
+#include <linux/udp.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "addr.h"
+#include "cluster.h"
+#include "config.h"
+#include "dsr.h"
 #include "dsr_ingress.h"
+#include "maps.h"
+#include "packet.h"
+#include "pod_maps.h"
+#include "reason.h"
+#include "route.h"
+#include "types.h"
 
 enum {
 	ANTISPOOF_GOES = 0,   /* to any destination */
@@ -286,4 +306,105 @@ static __always_inline struct pod *antispoof_own(struct __sk_buff *skb, const st
 	return pod && pod->ifindex == p->ifindex && antispoof_is_mac(((struct ethhdr *)data)->h_source, pod->mac)
 		       ? pod
 		       : NULL;
+}
+
+/* Reports whether a pod's packet stays on the node. */
+static __always_inline bool pod_is_near(const struct packet *p, const struct pod *to)
+{
+	struct addr addr = p->flow.daddr; /* as in pods_at */
+
+	return to || (!p->is_v4 && antispoof_stays6(&addr)) || bpf_map_lookup_elem(&node_addrs, &addr);
+}
+
+/* Longer neighbor discovery carries something else: a router's advertisement with a few prefixes and
+ * name servers fits. */
+#define POD_LONGEST_ND 512
+
+/* Reports whether a packet is ARP or neighbor discovery, which must not wait behind other packets.
+ * Neighbor discovery from beyond the link has a lower hop limit, and if a pod sends it there it has
+ * another kind of destination. ARP fits the shortest frame; what is longer carries something else. */
+static __always_inline bool pod_is_neighbours(struct __sk_buff *skb, struct packet *p, bool sends)
+{
+	struct ipv6hdr ip6;
+	__u8 type;
+
+	if (skb->protocol == bpf_htons(ETH_P_ARP))
+		return skb->len <= ETH_ZLEN;
+	if (skb->protocol != bpf_htons(ETH_P_IPV6) || skb->len > POD_LONGEST_ND ||
+	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &ip6, sizeof(ip6)) || ip6.nexthdr != IPPROTO_ICMPV6 ||
+	    ip6.hop_limit != ND_HOPS ||
+	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr) + sizeof(ip6), &type, sizeof(type)) ||
+	    type < ND_SOLICIT_ROUTER || type > ND_REDIRECT)
+		return false;
+	__builtin_memcpy(&p->flow.daddr, &ip6.daddr, sizeof(struct addr));
+	return !sends || pod_is_near(p, NULL);
+}
+
+/* The check that keeps pods from the tunnel between nodes, see admit.h. */
+
+/* Reports whether this node's stack takes packets to an address itself, as it does those to the
+ * broadcast address of a network that it is in. */
+static __noinline bool tunnel_is_heard(struct __sk_buff *skb, const struct packet *p)
+{
+	struct bpf_fib_lookup way = { .family = ROUTE_INET, .ifindex = skb->ifindex };
+
+	if (!p->is_v4)
+		return false;
+	way.ipv4_src = p->flow.saddr.word[3];
+	way.ipv4_dst = p->flow.daddr.word[3];
+	return bpf_fib_lookup(skb, &way, sizeof(way), 0) == BPF_FIB_LKUP_RET_NOT_FWDED;
+}
+
+/* Reports whether an address is a node's, as far as Node objects and this node's devices tell, or
+ * one by which nodes hear their neighbors: link-local, multicast, broadcast, or none. */
+static __always_inline bool tunnel_is_at(const struct addr *addr)
+{
+	__u32 first = bpf_ntohl(addr->word[addr_is_v4(addr) ? 3 : 0]);
+	struct prefix_key source = { .prefix_len = PREFIX_BITS, .addr = *addr };
+	struct addr key = *addr; /* as in pods_at */
+	struct cluster_node *behind;
+
+	if (addr_is_any(&key) ||
+	    (addr_is_v4(addr) ? first >= 0xe0000000 : first >> 22 == 0xfe800000 >> 22 || first >> 24 == 0xff))
+		return true;
+	if (bpf_map_lookup_elem(&node_addrs, &key) || cluster_node_at(&key))
+		return true;
+	behind = bpf_map_lookup_elem(&node_sources, &source);
+	return behind && behind->flags & CLUSTER_NODE_TUNNEL;
+}
+
+/* Reports whether the destination's port, or the protocol, has to be read to tell whether a packet
+ * is for the tunnel. Nearly no packet needs that. */
+static __always_inline bool tunnel_may_be(struct __sk_buff *skb, const struct packet *p)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end,
+	     *ip = data + sizeof(struct ethhdr);
+	struct ipv6hdr *ip6 = ip;
+	struct udphdr *udp;
+
+	if (!cfg.tunnel_port || p->flow.proto == IPPROTO_TCP || p->flow.proto == IPPROTO_ICMP ||
+	    p->flow.proto == IPPROTO_ICMPV6)
+		return false;
+	if (p->flow.proto != IPPROTO_UDP)
+		return !p->is_v4;
+	if (p->is_v4 && (ip + sizeof(struct iphdr) > end || *(__u8 *)ip != 0x45))
+		return true;
+	/* behind extension headers, if whoever read the packet looked there */
+	if (!p->is_v4 && ((void *)(ip6 + 1) > end || ip6->nexthdr != IPPROTO_UDP))
+		return true;
+	udp = ip + (p->is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	return (void *)(udp + 1) > end || udp->dest == bpf_htons(cfg.tunnel_port);
+}
+
+/* Reports whether a pod's packet is for a node's tunnel, or for any tunnel as from a node. IPv6
+ * extension headers beyond those that are read may hide that it is. */
+__noinline int tunnel_is_entered(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	enum parsed parsed = read_packet(skb, &p, 0);
+
+	if (parsed == PARSED_FLOW ? p.flow.proto != IPPROTO_UDP || p.flow.dport != bpf_htons(cfg.tunnel_port)
+				  : parsed != PARSED_OTHER || p.is_v4 || !extension_is(p.flow.proto))
+		return false;
+	return tunnel_is_at(&p.flow.daddr) || cluster_node_at(&p.flow.saddr) || tunnel_is_heard(skb, &p);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the settings that the agent fixes at load time: constants by which the
- * verifier removes dead branches. */
+/* This file contains the settings that the agent fixes at load time: constants by which the verifier
+ * removes dead branches. */
 #pragma once
 
 #include <linux/types.h>

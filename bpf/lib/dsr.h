@@ -1,69 +1,321 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains flows to backends on other nodes that reply to their clients themselves:
- * direct server return. The node that forwards such a flow never sees a reply, so there is one row
- * and no proof that the client exists: the row stays in `ct_pending`. If it is evicted, the next
- * packet chooses again, from the same tables and by the same hash; so does another node that the
- * network routes the flow to. Every packet says what the client dialed, so the backend's node need
- * not have seen an earlier one. See dsr_encap.h for the encapsulation and dsr_ingress.h for the backend's
- * node. Nearly all packets take the fast path, see fastpath.h. */
+/* This file contains what the node in front and the backend's node share in direct server return: the
+ * formats in which packets are forwarded, and the backends as other nodes refer to them. */
 #pragma once
 
-#include "new_flow.h"
-#include "route_epoch.h"
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/types.h>
+#include <linux/udp.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <bpf/bpf_helpers.h>
 
-/* Looks the route of a flow up again. */
-static __noinline int dsr_refresh(void *ctx, const struct packet *p, struct action *a)
+#include "addr.h"
+#include "cluster.h"
+#include "flow.h"
+#include "maps.h"
+#include "packet.h"
+#include "reason.h"
+#include "types.h"
+
+enum {
+	GENEVE_PORT = 6081,
+	/* Source ports of what nodes encapsulate. They are privileged, and lie outside the ports
+	 * that nodes give to what they masquerade: otherwise clients and pods could have a node
+	 * send packets that look like its own. */
+	GENEVE_FIRST_SOURCE = 512,
+	GENEVE_LAST_SOURCE = 1023,
+	GENEVE_WORDS = 2, /* of options: ours alone */
+	GENEVE_ETHERNET = 0x6558,
+	GENEVE_CLASS = 0xff1d, /* the class for experiments, RFC 8926, 3.5 */
+	/* critical: a node that does not know the option must drop the packet */
+	GENEVE_BACKEND = 0x81,
+	GENEVE_CRITICAL = 0x40,
+};
+
+/* The Geneve header with our option. */
+struct geneve {
+	__u8 words;
+	__u8 flags;
+	__be16 proto;
+	__be32 vni;
+	__be16 class;
+	__u8 type;
+	__u8 len; /* in words */
+	__be16 port;
+	__be16 pad;
+};
+
+/* What lies between the outer IP header and the inner one. */
+struct tunnel {
+	struct udphdr udp;
+	struct geneve geneve;
+	struct ethhdr eth;
+} __attribute__((packed));
+
+/* Local backends as other nodes refer to them: those nodes forward to them what clients dialed, and
+ * leave the reply to this node. Such packets may be forged, like any other, so everything that they
+ * name is checked against this node's own rows: a backend gets only what was sent to a service that
+ * has it. */
+
+/* Reports whether a service has a backend on this node. */
+static __always_inline bool dsr_ingress_serves(const struct dsr_hint *hint, __u32 service)
 {
-	if (!route_epoch_refresh(ctx, p, &a->to))
-		return 0;
-	return bpf_map_update_elem(&ct_pending, &p->flow, &a->to, BPF_EXIST);
+	struct svc_key key = {
+		.addr = hint->backend, .port = hint->port, .hosted = HOSTED_BACKEND, .service = service
+	};
+
+	return bpf_map_lookup_elem(&svcs, &key);
 }
 
-/* Drops a packet whose client is no longer in the source ranges, and ends its flow; true if it did.
- * A packet that may begin a flow is judged each time. */
-static __always_inline bool dsr_cut_off(const struct packet *p, struct action *a, __u32 now)
+/* Looks up a NodePort of another node, whose address is not known here. */
+static __always_inline struct svc *dsr_ingress_node_port(struct svc_key *key)
 {
-	__u32 seen = a->to.seen;
+	struct svc *svc;
 
-	if (p->is_forwarded || packet_is_syn(p) || a->to.state < CT_OPEN)
-		return ranges_enforce(p, a);
-	a->to.seen = now;
-	return seen != now && ranges_enforce_again(p, a, &seen);
+	key->addr = addr_any(&key->addr);
+	svc = bpf_map_lookup_elem(&svcs, key);
+	return svc && svc->kind == SVC_NODE_PORT ? svc : NULL;
 }
 
-/* The state of the client after a packet. One that seems forged changes nothing, see seq.h. This node
- * has no acknowledgments to compare: if the network has led the flow past it for a while, the end is
- * not recognized, and the row lives as long as that of an idle connection. */
-static __always_inline __u8 dsr_state(const struct packet *p, struct ct_entry *row, struct ct_entry *to)
+/* Finds the frontend of a packet from another node, unless this node has it as well: a frontend
+ * that is closed here, because the node is drained, is still one on other nodes until they
+ * finish. */
+static __always_inline struct svc *dsr_ingress_frontend(const struct flow *flow)
 {
-	return packet_is_syn(p) || seq_fits(p, row, to) ? dsr_client_state(p, to->state) : to->state;
+	struct svc_key key = { .addr = flow->daddr, .port = flow->dport, .proto = flow->proto };
+	struct svc *svc = dsr_ingress_node_port(&key);
+
+	if (svc)
+		return svc;
+	key.hosted = HOSTED_BACKEND;
+	key.addr = flow->daddr;
+	svc = bpf_map_lookup_elem(&svcs, &key);
+	return svc ? svc : dsr_ingress_node_port(&key);
 }
 
-/* Decides by the row of such a flow. False: the flow has ended, or another node forwarded this
- * packet: that node has chosen itself, and a packet is not forwarded twice. */
-static __noinline int dsr_decide(void *ctx, const struct packet *p, struct ct_entry *row, struct action *a)
+/* What another node said about the current packet. It is in a map because functions on the way
+ * there have no stack to spare. */
+static __always_inline struct dsr_hint *dsr_ingress_hint(void)
 {
-	__u32 seen = a->to.seen, now = ct_now();
-	__u8 state;
+	__u32 zero = 0;
 
-	if (dsr_cut_off(p, a, now))
-		return true;
-	if (p->is_forwarded || (packet_is_syn(p) && a->to.state > CT_OPEN)) {
-		ct_pending_delete(&p->flow);
+	return bpf_map_lookup_elem(&dsr_hints, &zero);
+}
+
+/* Points the first packet of a flow at the backend that another node chose. If the service has no
+ * such backend here, as far as this node knows, the packet is to be given back (see dsr_tc.h), since
+ * nodes learn of endpoints at different times. An option does not tell whom to give it back to, and
+ * anybody can write one. False: this node serves the packet as if its client had dialed here. */
+static __noinline int dsr_ingress_target(const struct packet *p, struct svc *svc, struct action *a)
+{
+	struct dsr_hint *hint = dsr_ingress_hint();
+	__u32 index = svc->service;
+	struct service *service = bpf_map_lookup_elem(&services, &index);
+
+	if (!service)
+		return !action_drop(a, REASON_BAD_TABLE);
+	if (!hint || !hint->port)
+		return !action_drop(a, REASON_STRAY);
+	if (svc->kind == SVC_LOAD_BALANCER && !ranges_allow(service, index, &p->flow.saddr))
+		return !action_drop(a, REASON_SOURCE_RANGE);
+	hint->is_known = dsr_ingress_serves(hint, index);
+	if (hint->direct == DSR_OFF && (!hint->is_known || service->flags & SERVICE_SOURCE_RANGES))
 		return false;
-	}
 	a->verdict = VERDICT_REWRITE;
-	a->is_first = a->to.state == CT_ANSWERED && packet_begins_flow(p);
-	state = dsr_state(p, row, &a->to);
-	if (state != a->to.state) {
-		a->to.state = state;
-		row->state = state;
-	}
-	if (seen == now || (packet_is_syn(p) && state != CT_NEW))
-		return true;
-	a->to.seen = now;
-	row->seen = now;
-	if (route_epoch_is_due(&a->to, &seen) && dsr_refresh(ctx, p, a))
-		row->seen = seen;
+	__builtin_memset(&a->to, 0, sizeof(a->to));
+	a->to.saddr = p->flow.saddr;
+	a->to.daddr = hint->backend;
+	a->to.sport = p->flow.sport;
+	a->to.dport = hint->port;
+	a->to.flags = CT_STACK | (svc->kind == SVC_LOAD_BALANCER ? CT_GUARDED : 0);
 	return true;
+}
+
+enum {
+	/* copied into fragments, class control, for experiments: RFC 4727, 2.3 */
+	OPTION4 = 0x9e,
+	/* for experiments, 3.3: a host that does not know it drops the packet silently */
+	OPTION6 = 0x5e,
+	OPTION4_HEADER = 60, /* maximum length of an IPv4 header */
+	OPTION6_PADDING = 1, /* PadN */
+};
+
+struct option4 {
+	__u8 type;
+	__u8 len;
+	__be16 port;
+	__be32 addr;
+};
+
+/* The whole header. Padding comes first, so that the address is aligned. */
+struct option6 {
+	__u8 next;
+	__u8 words; /* in units of eight bytes, without the first */
+	__u8 pad;
+	__u8 pad_len;
+	__u8 type;
+	__u8 len;
+	__be16 port;
+	struct addr addr;
+};
+
+static __always_inline bool dsr_option_is_mode(const struct action *a)
+{
+	return (a->to.flags & CT_DSR) >> DSR_SHIFT == DSR_OPT;
+}
+
+/* The length of an IP header without options or extensions. */
+static __always_inline __u32 dsr_option_base(const struct packet *p)
+{
+	return p->is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+}
+
+static __always_inline __u32 dsr_option_len(const struct packet *p)
+{
+	return p->is_v4 ? sizeof(struct option4) : sizeof(struct option6);
+}
+
+/* The number of bytes between the fixed IP header and the header with the ports. Undefined if no
+ * ports were found. */
+static __always_inline __u32 dsr_option_spare(const struct packet *p)
+{
+	return p->l4 - p->l3 - dsr_option_base(p);
+}
+
+/* Reports whether a packet may contain our option: it has something between the fixed IP header and
+ * the ports, other than just an IPv6 fragment header, or its ports cannot be read. */
+static __always_inline bool dsr_option_is_due(const struct packet *p)
+{
+	__u32 spare = dsr_option_spare(p);
+
+	if (!spare)
+		return false;
+	return p->l3 && (p->is_v4 || !p->is_fragment || spare != sizeof(struct extension));
+}
+
+static __always_inline bool dsr_option_is_there4(const struct iphdr *ip)
+{
+	const struct option4 *option = (const void *)(ip + 1);
+
+	return ip->ihl > 5 && option->type == OPTION4;
+}
+
+/* Reports whether the options begin with ours, with or without the padding. */
+static __always_inline bool dsr_option_is_first6(const struct option6 *option)
+{
+	return option->pad == OPTION6 ||
+	       (option->pad == OPTION6_PADDING && !option->pad_len && option->type == OPTION6);
+}
+
+static __always_inline bool dsr_option_is_there6(const struct ipv6hdr *ip)
+{
+	return ip->nexthdr == IPPROTO_DSTOPTS && dsr_option_is_first6((const void *)(ip + 1));
+}
+
+/* Reports whether a packet begins with our option. */
+static __always_inline bool dsr_option_is_there(const struct packet *p, void *data, void *end)
+{
+	struct ipv6hdr *ip6;
+	struct iphdr *ip;
+
+	if (p->is_v4) {
+		ip = packet_at(data, end, p->l3, sizeof(*ip) + 2);
+		return ip && dsr_option_is_there4(ip);
+	}
+	ip6 = packet_at(data, end, p->l3, sizeof(*ip6) + sizeof(struct extension));
+	return ip6 && dsr_option_is_there6(ip6);
+}
+
+/* Reports whether the packets of a flow can get the option, judged by its first packet. Options of
+ * its own that leave no room are in every packet of a flow, and those of IPv6 may be hop-by-hop
+ * options, which have to come first. A client inside the cluster cannot use the mode either: the
+ * backend's node could hardly reply to it, and does not know which node to give the packet back to.
+ * Not static, so that the verifier does not follow both results. */
+__noinline int dsr_option_is_possible(const struct packet *p)
+{
+	__u32 most = OPTION4_HEADER - sizeof(struct iphdr) - sizeof(struct option4);
+
+	if (!p)
+		return false;
+	if (!p->is_v4)
+		most = p->is_fragment ? sizeof(struct extension) : 0;
+	return dsr_option_spare(p) <= most && !ranges_are_of_pods(&p->flow.saddr);
+}
+
+/* Returns the mode for a flow of a service with the given mode. */
+static __always_inline __u32 dsr_option_mode(const struct packet *p, __u32 mode)
+{
+	return mode >> DSR_SHIFT != DSR_OPT || dsr_option_is_possible(p) ? mode : 0;
+}
+
+static __always_inline bool dsr_option_has_ports(const struct packet *p)
+{
+	return p->l4 && !packet_is_icmp(p);
+}
+
+/* Returns the offset of the checksum that covers the addresses in a packet without ports; zero if
+ * there is none. */
+static __always_inline __u32 dsr_option_check(const struct packet *p)
+{
+	return p->l4 && !p->is_v4 ? p->l4 + offsetof(struct icmp, check) : 0;
+}
+
+/* The client's state after a packet, in a flow that its backend answers directly. CT_ANSWERED
+ * stands for the first packet. XDP may leave a packet to tc after this has run, so running it twice
+ * has to give the same result; hence a SYN ends no connection. */
+static __always_inline __u8 dsr_client_state(const struct packet *p, __u8 state)
+{
+	if (p->tcp_flags & TCP_RST)
+		return CT_RESET;
+	if (packet_is_syn(p))
+		return state == CT_ANSWERED ? CT_NEW : state;
+	return p->tcp_flags & TCP_FIN || state == CT_CLOSING ? CT_CLOSING : CT_OPEN;
+}
+
+static __always_inline enum dsr_mode dsr_encap_mode(const struct ct_entry *to)
+{
+	return (to->flags & CT_DSR) >> DSR_SHIFT;
+}
+
+static __always_inline bool dsr_encap_is_geneve(const struct action *a)
+{
+	return dsr_encap_mode(&a->to) == DSR_GENEVE;
+}
+
+/* The number of bytes added to a packet of either family. */
+static __always_inline __u32 dsr_encap_room(bool is_v4, enum dsr_mode mode)
+{
+	if (mode == DSR_OPT)
+		return is_v4 ? sizeof(struct option4) : sizeof(struct option6);
+	return (is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)) +
+	       (mode == DSR_GENEVE ? sizeof(struct tunnel) : 0);
+}
+
+static __always_inline __u32 dsr_encap_len(const struct packet *p, const struct action *a)
+{
+	return dsr_encap_room(p->is_v4, dsr_encap_mode(&a->to));
+}
+
+/* Drops a packet that is too big for the route to the backend, and tells the client how much it may
+ * send. */
+static __always_inline int dsr_encap_refuse(const struct packet *p, struct action *a)
+{
+	a->mtu -= dsr_encap_len(p, a);
+	a->reject = REJECT_TOO_BIG;
+	return action_drop(a, REASON_TOO_BIG);
+}
+
+/* Lets a packet that comes in once more be recognized as the first of its flow again. */
+static __noinline int dsr_begin_again(const struct packet *p, const struct action *a)
+{
+	struct flow key = p->flow; /* as in ct_known */
+	struct ct_entry *row = a->is_first ? bpf_map_lookup_elem(&ct_pending, &key) : NULL;
+
+	if (row && row->flags & CT_DSR)
+		row->state = CT_ANSWERED;
+	return 0;
 }

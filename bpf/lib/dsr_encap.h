@@ -1,19 +1,200 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the encapsulation of packets that a backend on another node is to answer
- * directly. The packet itself stays as the client sent it, less one hop. Around it is an IP header
- * from this node to the backend, so whatever routes packets to the backend routes this one as well,
- * and no node has to know on which node the backend is.
+/* This file contains how the node in front forwards packets in direct server return. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/types.h>
+#include <stdbool.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "csum.h"
+#include "dsr.h"
+#include "flow.h"
+#include "flow_hash.h"
+#include "maps.h"
+#include "packet.h"
+#include "ranges.h"
+#include "rewrite.h"
+#include "route.h"
+#include "seq.h"
+#include "types.h"
+
+/* The option that tells the backend's node what the client dialed, in direct server return without
+ * encapsulation. The packet is sent to the backend, from the client, with one more IPv4 option or
+ * IPv6 destination options header. It comes first, right behind the fixed part of the header, so
+ * that it can be removed without a search and the client's own options stay behind it.
  *
- * With IP in IP, the backend's port is in the IPv4 identification, which unfragmented packets do
- * not use, or in the IPv6 flow label. A device that segments a merged packet increments the
+ * Every packet has the option, and every fragment. A packet without ports, such as an ICMP error, has
+ * none in the option either. */
+
+_Static_assert(sizeof(struct option4) == 8 && sizeof(struct option6) == 24,
+	       "what is put into packets has no padding");
+
+/* Reports whether the option fits into a packet. */
+static __always_inline bool dsr_option_fits(void *data, void *end, const struct packet *p)
+{
+	struct ipv6hdr *ip6;
+	struct iphdr *ip;
+
+	if (p->is_v4) {
+		ip = packet_at(data, end, p->l3, sizeof(*ip));
+		return ip && ip->ihl * 4 + sizeof(struct option4) <= OPTION4_HEADER;
+	}
+	ip6 = packet_at(data, end, p->l3, sizeof(*ip6));
+	return ip6 && ip6->nexthdr != IPPROTO_HOPOPTS;
+}
+
+/* Returns a length field increased by `more`. It is zero in a merged packet of more than 64 KiB. */
+static __always_inline __be16 dsr_option_length(__be16 before, __u32 more)
+{
+	__u32 len = bpf_ntohs(before) + more;
+
+	return before && len <= 0xffff ? bpf_htons(len) : 0;
+}
+
+/* Writes the option into the room behind the fixed part of the header. Returns the change to the
+ * sum over the whole packet: zero for IPv4, where the header's checksum compensates. */
+static __always_inline __u16 dsr_option_put4(struct iphdr *ip, const struct flow *flow)
+{
+	struct option4 *option = (void *)(ip + 1);
+	__u32 before = *(__u32 *)ip;
+
+	*option = (struct option4) {
+		.type = OPTION4,
+		.len = sizeof(*option),
+		.port = flow->dport,
+		.addr = flow->daddr.word[3],
+	};
+	ip->ihl += sizeof(*option) / 4;
+	ip->tot_len = dsr_option_length(ip->tot_len, sizeof(*option));
+	ip->check =
+		csum_change(ip->check, dsr_option_diff(before, *(__u32 *)ip) + csum_fold(csum_words(option, 2)));
+	return 0;
+}
+
+static __always_inline __u16 dsr_option_put6(struct ipv6hdr *ip, const struct flow *flow)
+{
+	struct option6 *option = (void *)(ip + 1);
+	__u32 before = *((__u32 *)ip + 1);
+
+	*option = (struct option6) {
+		.next = ip->nexthdr,
+		.words = sizeof(*option) / 8 - 1,
+		.pad = OPTION6_PADDING,
+		.type = OPTION6,
+		.len = sizeof(option->port) + sizeof(option->addr),
+		.port = flow->dport,
+		.addr = flow->daddr,
+	};
+	ip->nexthdr = IPPROTO_DSTOPTS;
+	ip->payload_len = dsr_option_length(ip->payload_len, sizeof(*option));
+	return csum_fold((__u64)dsr_option_diff(before, *((__u32 *)ip + 1)) +
+			 csum_words(option, sizeof(*option) / 4));
+}
+
+/* Flows to backends on other nodes that reply to their clients themselves: direct server return. The
+ * node that forwards such a flow never sees a reply, so there is one row and no proof that the
+ * client exists: the row stays in `ct_pending`. If it is evicted, the next packet chooses again,
+ * from the same tables and by the same hash; so does another node that the network routes the flow
+ * to. Every packet says what the client dialed, so the backend's node need not have seen an earlier
+ * one. See dsr_ingress.h for the backend's node. Nearly all
+ * packets take the fast path, see fastpath.h. */
+
+/* Looks the route of a flow up again. */
+static __noinline int dsr_refresh(void *ctx, const struct packet *p, struct action *a)
+{
+	if (!route_epoch_refresh(ctx, p, &a->to))
+		return 0;
+	return bpf_map_update_elem(&ct_pending, &p->flow, &a->to, BPF_EXIST);
+}
+
+/* Drops a packet whose client is no longer in the source ranges, and ends its flow; true if it did.
+ * A packet that may begin a flow is judged each time. */
+static __always_inline bool dsr_cut_off(const struct packet *p, struct action *a, __u32 now)
+{
+	__u32 seen = a->to.seen;
+
+	if (p->is_forwarded || packet_is_syn(p) || a->to.state < CT_OPEN)
+		return ranges_enforce(p, a);
+	a->to.seen = now;
+	return seen != now && ranges_enforce_again(p, a, &seen);
+}
+
+/* The state of the client after a packet. One that seems forged changes nothing, see seq.h. This node
+ * has no acknowledgments to compare: if the network has led the flow past it for a while, the end is
+ * not recognized, and the row lives as long as that of an idle connection. */
+static __always_inline __u8 dsr_state(const struct packet *p, struct ct_entry *row, struct ct_entry *to)
+{
+	return packet_is_syn(p) || seq_fits(p, row, to) ? dsr_client_state(p, to->state) : to->state;
+}
+
+/* Decides by the row of such a flow. False: the flow has ended, or another node forwarded this
+ * packet: that node has chosen itself, and a packet is not forwarded twice. */
+static __noinline int dsr_decide(void *ctx, const struct packet *p, struct ct_entry *row, struct action *a)
+{
+	__u32 seen = a->to.seen, now = ct_now();
+	__u8 state;
+
+	if (dsr_cut_off(p, a, now))
+		return true;
+	if (p->is_forwarded || (packet_is_syn(p) && a->to.state > CT_OPEN)) {
+		ct_pending_delete(&p->flow);
+		return false;
+	}
+	a->verdict = VERDICT_REWRITE;
+	a->is_first = a->to.state == CT_ANSWERED && packet_begins_flow(p);
+	state = dsr_state(p, row, &a->to);
+	if (state != a->to.state) {
+		a->to.state = state;
+		row->state = state;
+	}
+	if (seen == now || (packet_is_syn(p) && state != CT_NEW))
+		return true;
+	a->to.seen = now;
+	row->seen = now;
+	if (route_epoch_is_due(&a->to, &seen) && dsr_refresh(ctx, p, a))
+		row->seen = seen;
+	return true;
+}
+
+static __always_inline int dsr_option_write4(void *data, void *end, const struct packet *p)
+{
+	struct iphdr *ip = packet_at(data, end, p->l3, sizeof(*ip) + sizeof(struct option4));
+
+	return ip ? dsr_option_put4(ip, &p->flow) : -1;
+}
+
+static __always_inline int dsr_option_write6(void *data, void *end, const struct packet *p)
+{
+	struct ipv6hdr *ip = packet_at(data, end, p->l3, sizeof(*ip) + sizeof(struct option6));
+
+	return ip ? dsr_option_put6(ip, &p->flow) : -1;
+}
+
+/* Writes the option into the room that was made for it. Returns the change to the sum over the
+ * whole packet, which in IPv4 is zero because the header's checksum compensates, or a negative
+ * value if the packet is not what was parsed before. */
+static __noinline int dsr_option_write(void *data, void *end, const struct packet *p)
+{
+	return p->is_v4 ? dsr_option_write4(data, end, p) : dsr_option_write6(data, end, p);
+}
+
+/* The encapsulation of packets that a backend on another node is to answer directly. The packet itself
+ * stays as the client sent it, less one hop. Around it is an IP header from this node to the
+ * backend, so whatever routes packets to the backend routes this one as well, and no node has to
+ * know on which node the backend is.
+ *
+ * With IP in IP, the backend's port is in the IPv4 identification, which unfragmented packets do not
+ * use, or in the IPv6 flow label. A device that segments a merged packet increments the
  * identification with each segment. The first one has the right port, and for the others the
  * receiver knows the flow already. With Geneve, the port is in an option. The UDP checksum of
  * Geneve is zero, in IPv6 too (RFC 6935): the inner packet has its own checksum, and the receiver
  * trusts nothing else that it cannot check. */
-#pragma once
-
-#include "dsr_option.h"
-#include "rewrite.h"
 
 enum {
 	DSR_ENCAP_TTL = 64,
@@ -24,30 +205,6 @@ enum {
 /* No link between nodes has a smaller MTU, although IPv4 would allow it (68, RFC 791), so packets
  * up to this length need no check. */
 #define DSR_ENCAP_EVERY_LINK 576
-
-static __always_inline enum dsr_mode dsr_encap_mode(const struct ct_entry *to)
-{
-	return (to->flags & CT_DSR) >> DSR_SHIFT;
-}
-
-static __always_inline bool dsr_encap_is_geneve(const struct action *a)
-{
-	return dsr_encap_mode(&a->to) == DSR_GENEVE;
-}
-
-/* The number of bytes added to a packet of either family. */
-static __always_inline __u32 dsr_encap_room(bool is_v4, enum dsr_mode mode)
-{
-	if (mode == DSR_OPT)
-		return is_v4 ? sizeof(struct option4) : sizeof(struct option6);
-	return (is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)) +
-	       (mode == DSR_GENEVE ? sizeof(struct tunnel) : 0);
-}
-
-static __always_inline __u32 dsr_encap_len(const struct packet *p, const struct action *a)
-{
-	return dsr_encap_room(p->is_v4, dsr_encap_mode(&a->to));
-}
 
 /* Writes what follows the outer IP header, for a packet of `len` bytes, and returns the sum over
  * it. The source port has a number that depends on the flow, so that devices that balance packets
@@ -194,22 +351,73 @@ static __always_inline __u32 dsr_encap_mtu(void *data, void *end, const struct p
 	return stop > p->l3 ? stop - p->l3 + dsr_encap_len(p, a) : 0;
 }
 
-/* Drops a packet that is too big for the route to the backend, and tells the client how much it may
- * send. */
-static __always_inline int dsr_encap_refuse(const struct packet *p, struct action *a)
+/* The changes of a packet for which tc needs the kernel's help: making room in a packet that may be a
+ * merged one, and fixing its checksums. */
+
+/* Changes a packet's destination, with its checksums. */
+static __always_inline bool skb_point(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
-	a->mtu -= dsr_encap_len(p, a);
-	a->reject = REJECT_TOO_BIG;
-	return action_drop(a, REASON_TOO_BIG);
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 check = dsr_option_check(p);
+
+	if (!rewrite_target(data, end, p, a))
+		return false;
+	if (dsr_option_has_ports(p))
+		return !skb_sum(skb, p, a, false);
+	if (check && bpf_l4_csum_replace(skb, check, 0, a->to.addr_diff, BPF_F_PSEUDO_HDR))
+		return false;
+	if (!p->is_v4)
+		bpf_csum_update(skb, a->to.addr_diff);
+	return true;
 }
 
-/* Lets a packet that comes in once more be recognized as the first of its flow again. */
-static __noinline int dsr_begin_again(const struct packet *p, const struct action *a)
+/* Makes room for the option. Every segment of a merged TCP packet becomes smaller by as much. */
+static __always_inline bool skb_option_room(struct __sk_buff *skb, __u32 len, __u8 proto)
 {
-	struct flow key = p->flow; /* as in ct_known */
-	struct ct_entry *row = a->is_first ? bpf_map_lookup_elem(&ct_pending, &key) : NULL;
+	__u64 flags = proto == IPPROTO_UDP ? BPF_F_ADJ_ROOM_FIXED_GSO : 0;
 
-	if (row && row->flags & CT_DSR)
-		row->state = CT_ANSWERED;
-	return 0;
+	return !bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_NET, flags);
+}
+
+/* Inserts the option. */
+static __always_inline bool skb_mark(struct __sk_buff *skb, const struct packet *p)
+{
+	int diff;
+
+	if (!skb_option_room(skb, dsr_option_len(p), p->flow.proto))
+		return false;
+	diff = dsr_option_write((void *)(long)skb->data, (void *)(long)skb->data_end, p);
+	if (diff >= 0)
+		bpf_csum_update(skb, diff);
+	return diff >= 0;
+}
+
+static __always_inline __u64 skb_grow_flags(bool is_v4, __u8 proto, bool is_geneve)
+{
+	__u64 flags = is_v4 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV6;
+
+	if (proto == IPPROTO_UDP)
+		flags |= BPF_F_ADJ_ROOM_FIXED_GSO;
+	if (is_geneve)
+		flags |= BPF_F_ADJ_ROOM_ENCAP_L4_UDP | BPF_F_ADJ_ROOM_ENCAP_L2_ETH |
+			 BPF_F_ADJ_ROOM_ENCAP_L2((__u64)sizeof(struct ethhdr));
+	return flags;
+}
+
+/* The kernel refuses to encapsulate a packet that was encapsulated before, even after
+ * decapsulation. It can still segment such a packet if the new encapsulation equals the old one
+ * (which it does when a packet is given back, without a port). A packet that is not merged needs no
+ * segmentation. */
+static __always_inline bool skb_grow_by(struct __sk_buff *skb, __u32 len, __u64 flags, __be16 port)
+{
+	if (!bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_MAC, flags))
+		return true;
+	return (!port || !skb->gso_size) &&
+	       !bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
+}
+
+static __always_inline bool skb_grow(struct __sk_buff *skb, const struct packet *p, const struct action *a)
+{
+	return skb_grow_by(skb, dsr_encap_len(p, a),
+			   skb_grow_flags(p->is_v4, p->flow.proto, dsr_encap_is_geneve(a)), a->to.dport);
 }

@@ -4,7 +4,16 @@
  * nothing for it, and the others read one word while nobody watches. */
 #pragma once
 
-#include "action.h"
+#include <linux/types.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <bpf/bpf_helpers.h>
+
+#include "flow.h"
+#include "maps.h"
+#include "packet.h"
+#include "reason.h"
+#include "types.h"
 
 /* The limit of events, on each CPU: a flood must not occupy the reader entirely. */
 #define EVENT_BURST 512

@@ -1,21 +1,42 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the fast path, for what nearly all packets are: TCP or UDP without VLAN tags,
- * options or extension headers, unfragmented, of an established flow, where only the time has to be
- * noted; or of a flow that its backend answers directly, after its first packet. All of it is
- * inline, because where the processor has to guard returns against speculation a return costs as
- * much as thirty instructions. It writes the key as whole words, which is how the map's hash and
- * the checksum read it, and the offset and length of every header are compile-time constants.
+/* This file contains the fast path. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <linux/types.h>
+#include <linux/udp.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "csum.h"
+#include "dsr.h"
+#include "dsr_encap.h"
+#include "flow.h"
+#include "flow_hash.h"
+#include "packet.h"
+#include "ranges.h"
+#include "rewrite.h"
+#include "route.h"
+#include "seq.h"
+#include "types.h"
+
+/* The fast path, for what nearly all packets are: TCP or UDP without VLAN tags, options or extension
+ * headers, unfragmented, of an established flow, where only the time has to be noted; or of a flow
+ * that its backend answers directly, after its first packet. All of it is inline, because where the
+ * processor has to guard returns against speculation a return costs as much as thirty instructions.
+ * It writes the key as whole words, which is how the map's hash and the checksum read it, and the
+ * offset and length of every header are compile-time constants.
  *
  * Any other packet is parsed again from its beginning (packet.h) and decided by decide.h; both ways
  * must have the same results. So the fast path writes nothing before it is certain that it can
  * handle the packet. */
-#pragma once
-
-#include "ranges.h"
-#include "seq.h"
-#include "source.h"
-#include "route_epoch.h"
-#include "dsr_encap.h"
 
 /* Values below those that the programs' verdicts use. */
 enum fastpath_outcome {
@@ -257,4 +278,133 @@ __noinline int fastpath_lacks(int outcome)
 	if (outcome == FASTPATH_NEW)
 		return LACKS_CT | LACKS_PENDING;
 	return outcome == FASTPATH_UNKNOWN ? LACKS_CT : 0;
+}
+
+/* How tc sends packets of flows that their backend answers directly.
+ * If a function returns false for lack of memory, the packet has been written in part. */
+
+/* Reports whether the row's device accepts `len` bytes, or the packet's own length if that is zero,
+ * and returns its MTU in `a`. */
+static __always_inline bool tc_takes(struct __sk_buff *skb, struct action *a, __u32 len)
+{
+	a->mtu = len;
+	if (len && len <= DSR_ENCAP_EVERY_LINK && !skb->gso_size)
+		return true;
+	return bpf_check_mtu(skb, a->to.ifindex == skb->ifindex ? 0 : a->to.ifindex, &a->mtu, 0, 0) <= 0;
+}
+
+/* Reports whether the device accepts a packet with its encapsulation. Merged UDP packets take the
+ * slow path, because their segments must not become smaller. */
+static __always_inline bool tc_fastpath_fits(struct __sk_buff *skb, struct action *a, const struct fastpath *plain)
+{
+	__u32 len = fastpath_len(plain, (void *)(long)skb->data, (void *)(long)skb->data_end);
+
+	if (!len || (fastpath_proto(plain) == IPPROTO_UDP && skb->gso_size))
+		return false;
+	return tc_takes(skb, a, len + dsr_encap_room(fastpath_is_v4(plain), dsr_encap_mode(&a->to)));
+}
+
+/* Encapsulates a packet for its backend. */
+static __always_inline bool tc_fastpath_encap(struct __sk_buff *skb, const struct flow *flow,
+					      const struct ct_entry *to, const struct fastpath *plain,
+					      bool is_geneve)
+{
+	__u32 room = dsr_encap_room(fastpath_is_v4(plain), is_geneve ? DSR_GENEVE : DSR_IPIP);
+	__u64 flags = skb_grow_flags(fastpath_is_v4(plain), fastpath_proto(plain), is_geneve), diff;
+	void *data;
+
+	if (!skb_grow_by(skb, room, flags, to->dport))
+		return false;
+	data = (void *)(long)skb->data;
+	if (data + room + plain->l4 > (void *)(long)skb->data_end)
+		return false;
+	diff = fastpath_encap(plain, flow, data, to, is_geneve);
+	if (!fastpath_is_v4(plain) || is_geneve)
+		bpf_csum_update(skb, csum_fold(diff));
+	return true;
+}
+
+/* Sends a packet to its backend with what its client dialed in an option. */
+static __always_inline bool tc_fastpath_option(struct __sk_buff *skb, const struct flow *flow,
+					       const struct ct_entry *to, const struct fastpath *plain)
+{
+	__u32 room = dsr_encap_room(fastpath_is_v4(plain), DSR_OPT);
+	void *data = (void *)(long)skb->data;
+	__u16 diff;
+
+	if (data + plain->check + sizeof(__u16) > (void *)(long)skb->data_end)
+		return false;
+	fastpath_rewrite(plain, data, to, true);
+	if (skb_replace(skb, plain->check, fastpath_proto(plain), to) ||
+	    !skb_option_room(skb, room, fastpath_proto(plain)))
+		return false;
+	data = (void *)(long)skb->data;
+	if (data + room + plain->l4 > (void *)(long)skb->data_end)
+		return false;
+	diff = fastpath_option(plain, data, flow);
+	if (!fastpath_is_v4(plain)) {
+		skb_sum_ip6(skb, to, true);
+		bpf_csum_update(skb, diff);
+	}
+	return true;
+}
+
+/* How XDP sends packets of flows that their backend answers directly.
+ * If a function returns false for lack of headroom, the packet has been written in part. */
+
+/* Reports whether the device that a packet came in by accepts `len` bytes, or the packet's own
+ * length if that is zero. */
+static __always_inline bool xdp_takes(struct xdp_md *ctx, struct action *a, __u32 len)
+{
+	a->mtu = len;
+	return (len && len <= DSR_ENCAP_EVERY_LINK) || bpf_check_mtu(ctx, 0, &a->mtu, 0, 0) <= 0;
+}
+
+/* Copies an even number of bytes to a place at least eight bytes earlier. */
+static __always_inline void xdp_copy(void *to, const void *from, __u32 len)
+{
+	__u32 at = 0;
+
+	for (; at + 8 <= len; at += 8)
+		*(__u64 *)(to + at) = *(__u64 *)(from + at);
+	for (; at < len; at += 2)
+		*(__u16 *)(to + at) = *(__u16 *)(from + at);
+}
+
+/* Encapsulates a packet for its backend. */
+static __always_inline bool xdp_fastpath_encap(struct xdp_md *ctx, const struct flow *flow,
+					       const struct ct_entry *to, const struct fastpath *plain,
+					       bool is_geneve)
+{
+	__u32 room = dsr_encap_room(fastpath_is_v4(plain), is_geneve ? DSR_GENEVE : DSR_IPIP);
+	void *data;
+
+	if (bpf_xdp_adjust_head(ctx, -(int)room))
+		return false;
+	data = (void *)(long)ctx->data;
+	if (data + room + plain->l4 > (void *)(long)ctx->data_end)
+		return false;
+	fastpath_encap(plain, flow, data, to, is_geneve);
+	return true;
+}
+
+/* Sends a packet to its backend with what its client dialed in an option. */
+static __always_inline bool xdp_fastpath_option(struct xdp_md *ctx, const struct flow *flow,
+						const struct ct_entry *to, const struct fastpath *plain)
+{
+	__u32 room = dsr_encap_room(fastpath_is_v4(plain), DSR_OPT);
+	void *data = (void *)(long)ctx->data;
+
+	if (data + plain->check + sizeof(__u16) > (void *)(long)ctx->data_end)
+		return false;
+	fastpath_rewrite(plain, data, to, true);
+	rewrite_check(data + plain->check, fastpath_proto(plain), to);
+	if (bpf_xdp_adjust_head(ctx, -(int)room))
+		return false;
+	data = (void *)(long)ctx->data;
+	if (data + room + plain->l4 > (void *)(long)ctx->data_end)
+		return false;
+	xdp_copy(data, data + room, plain->l4);
+	fastpath_option(plain, data, flow);
+	return true;
 }

@@ -1,52 +1,54 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the numbers of new flows. The table maps a number to a backend. A number
- * depends only on the packet, the service, and keys that all nodes share, so that every node with
- * the same backends makes the same choice. */
+/* This file contains hashes of addresses and ports. */
 #pragma once
 
-#include "affinity.h"
-#include "ct.h"
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
 
-static __always_inline __u64 flow_hash_word(__u32 word, __u64 key, __u64 factor)
+#include "types.h"
+
+/* Mixes a word into a hash of which the upper bits are used. */
+static __always_inline __u64 ct_mix(__u64 hash, __u64 word)
 {
-	return word * (key ^ factor);
+	hash = (hash ^ word) * 0x9e3779b97f4a7c15ULL;
+	return hash ^ hash >> 32;
 }
 
-/* A hash of a client's address, and of its ports if they count. The address that the client dialed
- * is left out: a NodePort has another one on each node, and a load balancer that moves a flow
- * between nodes changes it. The sum is a multilinear hash: without the keys and without observing
- * the choice, nobody can construct flows that collide more often than others. The constants make it
- * a good hash even without keys. */
-static __always_inline __u32 flow_hash_hash(const struct addr *client, __u32 ports)
-{
-	__u64 sum = flow_hash_word(client->word[0], cfg.hash_key0, ct_factor[0]) +
-		    flow_hash_word(client->word[1], cfg.hash_key1, ct_factor[1]) +
-		    flow_hash_word(client->word[2], cfg.hash_key2, ct_factor[2]) +
-		    flow_hash_word(client->word[3], cfg.hash_key3, ct_factor[3]) +
-		    flow_hash_word(ports, cfg.hash_key4, ct_factor[4]);
+/* Factors for a sum of products, one for each word. They are odd and random, but chosen so that any
+ * change of one byte of a word changes the upper 16 bits of the sum (TestSealOfEveryByte). No
+ * product waits for another, so all of them take little longer than one; a hash that chains its
+ * words takes as long as all of them in sequence. */
+static const __u64 ct_factor[] = {
+	0xe1454c40c439f34bULL, 0x26b563b1e794ee15ULL, 0xac8be7d742840d2bULL, 0xe7ca430e92ac3d43ULL,
+	0x1333bc1cfe6c2b03ULL, 0x20050ed31a6e72b9ULL, 0x94a67f00f335c357ULL, 0x332726d0356a4153ULL,
+	0xa0187b4d51209e8fULL, 0xae6ac4a9e89c5bc7ULL, 0x542861cd55e7d67fULL, 0x17bcc74d6d683cf9ULL,
+	0x8491cabea0afe357ULL,
+};
 
-	return ct_mix(sum ^ sum >> 32, 0) >> 32;
+/* The sum over the four words of two addresses. Neighboring addresses differ in their last bytes,
+ * and the upper bits of a product depend on everything below them, so the swap moves these bytes to
+ * the lower end. */
+static __always_inline __u64 ct_sum_addrs(const __u64 *word, const __u64 *factor)
+{
+	__u64 sum = 0;
+
+	for (int i = 0; i < 4; i++)
+		sum += __builtin_bswap64(word[i]) * factor[i];
+	return sum;
 }
 
-/* Reports whether the number depends on the client's address alone, whatever path its flows take.
- * It does with session affinity, because nodes do not share what they remember. Once affinity has
- * lapsed the choice may change; but only one node knows that it has, so with Maglev this has no
- * effect. */
-static __always_inline bool flow_hash_is_of_client(const struct service *service, enum affinity_state state)
+static __always_inline __u64 ct_sum(const struct flow *flow)
 {
-	if (service->algorithm == ALGORITHM_SOURCE_HASH)
-		return true;
-	return service->affinity_seconds && (state != AFFINITY_LAPSED || service->algorithm == ALGORITHM_MAGLEV);
+	const __u64 *word = (const __u64 *)flow;
+
+	return ct_sum_addrs(word, ct_factor) + word[4] * ct_factor[4];
 }
 
-/* Returns the number of a flow by its first packet, or the same number by a later packet of a flow
- * that another node knew. */
-static __always_inline __u32 flow_hash_of(const struct flow *flow, struct service *service,
-					  enum affinity_state state)
+/* A hash of which the upper half is to be used: the low bits of a sum of products are only as good
+ * as the low bits of its words. */
+static __always_inline __u64 ct_hash(const struct flow *flow)
 {
-	if (flow_hash_is_of_client(service, state))
-		return flow_hash_hash(&flow->saddr, 0);
-	if (service->algorithm == ALGORITHM_ROUND_ROBIN)
-		return __sync_fetch_and_add(&service->turn, 1);
-	return flow_hash_hash(&flow->saddr, (__u32)flow->dport << 16 | flow->sport);
+	__u64 sum = ct_sum(flow);
+
+	return ct_mix(sum ^ sum >> 32, 0);
 }

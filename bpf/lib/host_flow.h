@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains packets that this node itself sends to a service without a socket program
- * having pointed their socket at a backend (CT_NODE): from raw and kernel sockets, SCTP, and
- * processes outside the cgroup. The kernel sends them by the default route, so they are caught as
- * they leave by a device to the outside, and redirected to their backend: by the same device,
- * another one or the tunnel, or to a pod of this node. The backend sees the node's address, and its
- * replies are translated where they come in, from a device or from the pod.
+/* This file contains packets that this node itself sends to a service without a socket program having
+ * pointed their socket at a backend (CT_NODE): from raw and kernel sockets, SCTP, and processes
+ * outside the cgroup. The kernel sends them by the default route, so they are caught as they leave
+ * by a device to the outside, and redirected to their backend: by the same device, another one or
+ * the tunnel, or to a pod of this node. The backend sees the node's address, and its replies are
+ * translated where they come in, from a device or from the pod.
  *
  * A local backend that is not one of our pods, such as a process of the node, would reply past all
  * programs. So it sees the service's address as the source. Replies to that leave as the requests
@@ -12,8 +12,18 @@
  * packet from there whose source is one of the node's own addresses. */
 #pragma once
 
+#include <linux/bpf.h>
+#include <stdbool.h>
+#include <bpf/bpf_helpers.h>
+
+#include "cluster.h"
+#include "config.h"
+#include "flow.h"
+#include "maps.h"
 #include "new_flow.h"
-#include "pod_flow.h"
+#include "packet.h"
+#include "pod_maps.h"
+#include "types.h"
 
 /* Reports whether a packet is from a local socket and not forwarded. The socket may still be a
  * pod's. */
@@ -65,16 +75,4 @@ static __always_inline void host_flow_target(const struct packet *p, struct acti
 		return;
 	host_flow_set_kind(p, a, is_here);
 	packet_clients_note(PACKET_CLIENT_NODE);
-}
-
-/* Makes a packet come in by the device that it is leaving by. */
-static __always_inline int host_flow_to_stack(struct __sk_buff *skb)
-{
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	struct ethhdr *eth = data;
-
-	if ((void *)(eth + 1) > end)
-		return TC_ACT_SHOT;
-	__builtin_memcpy(eth->h_dest, eth->h_source, ETH_ALEN);
-	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }

@@ -1,17 +1,138 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains every map. The sizes here are minimal; the agent sets the real ones before it
- * creates the maps. */
+/* This file contains the maps that all programs share, but for those of pods (pod_maps.h) and of
+ * socket acceleration (sockmap_types.h). The sizes here are minimal; the agent sets the real ones
+ * before it creates the maps. */
 #pragma once
 
 #include <linux/bpf.h>
+#include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 
-#include "dsr_rows.h"
-#include "podrows.h"
-#include "reason.h"
-#include "sockrows.h"
 #include "types.h"
-#include "route_rows.h"
+
+/* Programs only check that a row exists. Its contents are for people: a dump must show whose row it
+ * is without an agent. */
+struct optout {
+	struct name pod;
+	struct addr addrs[2];
+	__u32 why;
+};
+
+/* What the agent tells the programs that sweep expired rows. */
+struct sweep_run {
+	__u32 tick_shift;
+	__u32 pad;
+};
+
+/* What happened to a row that was to be carried over. */
+enum carry_outcome {
+	CARRY_FAILED, /* the new map is full */
+	CARRY_TORN,   /* it changed too often while being read, or its checksum is wrong */
+	CARRY_DONE,
+	CARRY_THERE, /* the new map already had it */
+	CARRY_GONE,
+};
+
+/* A row to carry over, by its key. */
+struct carried {
+	struct flow flow;
+	__u32 outcome;
+	__u32 pad;
+};
+
+/* The kinds of flow that have timeouts of their own. */
+enum ct_class {
+	CT_CLASS_TCP,
+	CT_CLASS_UDP,
+	CT_CLASS_SCTP,
+	CT_CLASSES,
+};
+
+/* The phase of a flow as a whole, from the states of both rows. */
+enum ct_phase {
+	CT_PHASE_OPEN,
+	CT_PHASE_HALF_CLOSED, /* one direction has ended */
+	CT_PHASE_CLOSED,
+	CT_PHASE_RESET,
+	CT_PHASE_HALF_OPEN, /* everything in ct_pending */
+	CT_PHASES,
+};
+
+enum doom {
+	DOOM_IDLE,    /* if it has been idle for its whole timeout */
+	DOOM_STALE,   /* its backend is gone */
+	DOOM_FLUSHED, /* a user flushed it */
+};
+
+enum doom_outcome {
+	DOOM_SPARED, /* it is in use, or has changed */
+	DOOM_DELETED,
+};
+
+/* A flow that the agent wants forgotten, by the keys of its rows. */
+struct doomed {
+	struct flow request;
+	struct flow reply;
+	__u32 why;
+	__u32 outcome;
+};
+
+/* What the agent tells the programs that forget flows, and what they return. */
+struct collect_run {
+	__u64 jiffies; /* returned: the current time */
+	__u32 count;   /* number of rows of `doomed` that are filled */
+	__u32 tick_shift;
+	__u32 limits[CT_CLASSES][CT_PHASES]; /* in ticks */
+	__u32 pad;
+};
+
+/* The layouts of what is known about sockets that were pointed at a backend. */
+
+/* For how many services an unconnected socket can tell replies apart; beyond that, the oldest is
+ * forgotten. */
+#define SOCK_BACKENDS 32
+
+/* About how many TCP sockets can have their record in the cheap map; a power of two. */
+#define CONN_ORIGINS 65536
+
+/* What a socket dialed and which backend it got, so that it is shown only what it dialed. */
+struct sock_origin {
+	struct addr vip;
+	struct addr backend;
+	__be16 vip_port;
+	__be16 backend_port;
+	__u32 pad;
+};
+
+/* The record of a TCP socket. A row with cookie zero is free. */
+struct conn_origin {
+	__u64 cookie;
+	struct sock_origin peer;
+};
+
+/* The same for one of the services that an unconnected socket sends to, with the row of its
+ * backend. */
+struct sock_backend {
+	struct addr vip;
+	struct addr backend;
+	__be16 vip_port;
+	__be16 backend_port;
+	__u32 row;
+	__u32 answers; /* packets from the backend belong to this flow */
+};
+
+/* Threads may share a socket; the kernel holds its lock while it runs the programs that read and
+ * write this. */
+struct sock_backends {
+	__u32 pad;
+	/* where the next new service goes; once all entries are used, that is the oldest */
+	__u32 next;
+	struct sock_backend flow[SOCK_BACKENDS];
+};
+
+_Static_assert(sizeof(struct sock_origin) == 40, "a record has no hidden padding");
+_Static_assert(sizeof(struct conn_origin) == 48, "a record has no hidden padding");
+_Static_assert(sizeof(struct sock_backend) == 44, "a flow has no hidden padding");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -188,14 +309,6 @@ struct {
 	__type(value, __u64);
 } ct_opened SEC(".maps");
 
-/* Rows created and deleted, by enum lru. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, LRUS);
-	__type(key, __u32);
-	__type(value, struct lru_stats);
-} lru_stats SEC(".maps");
-
 /* Ports of datagrams that arrive in fragments. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -280,95 +393,6 @@ struct {
 	__type(value, struct device_mac);
 } device_macs SEC(".maps");
 
-/* The pods of this node that have their network from fairlead, by address and by device. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
-	__type(key, struct addr);
-	__type(value, struct pod);
-} pods SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 16384);
-	__type(key, __u32);
-	__type(value, struct pod_link);
-} pod_links SEC(".maps");
-
-/* The rates of pods that have one, and their accounts of what was sent and received. The rates are
- * a separate map so that changing one leaves the account alone. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 16384);
-	__type(key, __u32);
-	__type(value, struct pod_rate);
-} pod_rates SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 32768);
-	__type(key, struct pace_key);
-	__type(value, struct pod_pace);
-} pod_paces SEC(".maps");
-
-/* A share belongs to all pods of a namespace or of the node. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 16384);
-	__type(key, __u64);
-	__type(value, struct share_rate);
-} share_rates SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 16384);
-	__type(key, __u64);
-	__type(value, struct pod_pace);
-} share_paces SEC(".maps");
-
-/* Nonzero once a pod, or the node, has sent packets to a service: until then no program looks for
- * replies. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} packet_clients SEC(".maps");
-
-/* The destinations that see a pod's own address by whatever device packets leave: the cluster, and
- * every network that has routes to pods. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
-	__type(key, struct prefix_key);
-	__type(value, __u32);
-} masq_skip SEC(".maps");
-
-/* The nodes of the cluster, by address, as far as Node objects tell. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 32768);
-	__type(key, struct addr);
-	__type(value, struct cluster_node);
-} cluster_nodes SEC(".maps");
-
-/* The sources that belong behind a node: its addresses and those of its pods. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 131072);
-	__type(key, struct prefix_key);
-	__type(value, struct cluster_node);
-} node_sources SEC(".maps");
-
 /* How many errors may still be sent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -397,10 +421,3 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 262144);
 } events SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, COUNTER_HOOKS *COUNTER_REASONS);
-	__type(key, __u32);
-	__type(value, struct counter);
-} counters SEC(".maps");

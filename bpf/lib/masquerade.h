@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains how pods of this node reach the outside, where their addresses are unknown:
- * their packets get an address of the node as they leave by a device. It is the NAT for incoming
- * flows in reverse: the same rows, ports and proofs, but requests leave and replies come in
- * (CT_POD).
+/* This file contains how pods of this node reach the outside, where their addresses are unknown: their
+ * packets get an address of the node as they leave by a device. It is the NAT for incoming flows in
+ * reverse: the same rows, ports and proofs, but requests leave and replies come in (CT_POD).
  *
  * Destinations in the cluster, and those that the agent was told have routes to pods, see the pod's
  * own address. So does a client that contacted a pod first, by the pod's own address: its packets
@@ -11,9 +10,24 @@
  * a hash of its ends, so it gets the same port again unless another flow has taken it. */
 #pragma once
 
-#include "new_flow.h"
-#include "pods.h"
-#include "sumtc.h"
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <linux/types.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "cluster.h"
+#include "config.h"
+#include "count.h"
+#include "flow.h"
+#include "maps.h"
+#include "packet.h"
+#include "pod_maps.h"
+#include "rewrite.h"
+#include "seq.h"
+#include "types.h"
 
 /* Reports whether a destination has routes to pods. */
 static __always_inline bool masquerade_is_native(const struct addr *addr)

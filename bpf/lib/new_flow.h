@@ -3,47 +3,29 @@
  * backend, and claiming both of its rows. */
 #pragma once
 
-#include "action.h"
-#include "affinity.h"
-#include "clusterip.h"
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <linux/types.h>
+#include <stdbool.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "addr.h"
+#include "admit.h"
+#include "cluster.h"
+#include "config.h"
 #include "count.h"
-#include "ct.h"
+#include "dsr.h"
 #include "event.h"
-#include "dsr_ingress_target.h"
-#include "flow_hash.h"
-#include "dsr_option.h"
-#include "ranges.h"
+#include "flow.h"
+#include "lb.h"
+#include "maps.h"
+#include "packet.h"
+#include "reason.h"
 #include "route.h"
 #include "seq.h"
 #include "snat.h"
-
-/* Initializes the row of a reply, which undoes the request's row, without its route and port. The
- * caller has to complete it with ct_finish. */
-static __always_inline void new_flow_reply(const struct flow *flow, const struct ct_entry *there,
-					   struct ct_entry *row)
-{
-	__builtin_memset(row, 0, sizeof(*row));
-	row->saddr = flow->daddr;
-	row->daddr = flow->saddr;
-	row->sport = flow->dport;
-	row->dport = flow->sport;
-	row->flags = CT_REPLY | there->flags | (there->flags & CT_NODE ? CT_STACK : 0);
-	row->seen = ct_now();
-}
-
-/* Claims the key of the reply again, as it was. This is rare, so the route is looked up without the
- * cache. */
-static __noinline int new_flow_claim(void *ctx, const struct packet *p, const struct ct_entry *there)
-{
-	struct flow reply = ct_back(&p->flow, there);
-	struct ct_entry row;
-
-	new_flow_reply(&p->flow, there, &row);
-	if (!(row.flags & CT_STACK))
-		route_ask(ctx, p, &row);
-	ct_finish(&reply, &row);
-	return ct_claim(&reply, &row);
-}
+#include "types.h"
 
 /* Ports below this are privileged, and servers may require the client to have one. */
 #define FIRST_USUAL_PORT 1024
@@ -169,32 +151,6 @@ static __always_inline int new_flow_enter(void *ctx, const struct packet *p, str
 	return new_flow_write(p, &a->to);
 }
 
-/* Finds the frontend that a packet is for. For a pod it follows the rules of the socket programs:
- * NodePorts are at every address of its node. */
-static __always_inline struct svc *new_flow_frontend(const struct flow *flow, bool from_pod)
-{
-	struct svc_key key = { .addr = flow->daddr, .port = flow->dport, .proto = flow->proto };
-	struct svc *svc = bpf_map_lookup_elem(&svcs, &key);
-	struct node_addr *own;
-
-	if (svc)
-		return from_pod && svc->kind == SVC_EXTERNAL_ONLY ? NULL : svc;
-	own = bpf_map_lookup_elem(&node_addrs, &key.addr);
-	if (!own)
-		return NULL;
-	key.addr = addr_any(&key.addr);
-	svc = bpf_map_lookup_elem(&svcs, &key);
-	return svc && svc->kind == SVC_NODE_PORT && !from_pod && !(own->flags & NODE_ADDR_PORTS) ? NULL : svc;
-}
-
-/* Returns the scope that applies. */
-static __always_inline __u32 new_flow_scope(const struct service *service, const struct svc *svc, bool from_pod)
-{
-	if (from_pod || svc->kind == SVC_CLUSTER_IP)
-		return lb_inside_scope(service, svc->kind);
-	return lb_outside_scope(service);
-}
-
 static __always_inline enum reason new_flow_backend(const struct packet *p, const struct svc *svc,
 						    struct choice *choice, bool from_pod)
 {
@@ -245,24 +201,6 @@ static __always_inline __u8 new_flow_flags(const struct packet *p, const struct 
 	if (addr_equal(&choice->backend->addr, &p->flow.saddr))
 		flags |= CT_POD;
 	return flags | CT_STACK | CT_POD_FLOW;
-}
-
-/* Reports whether a packet without a row begins its flow, as far as its flags tell. */
-static __always_inline bool packet_begins_flow(const struct packet *p)
-{
-	return packet_is_syn(p) || !packet_shakes_hands(p);
-}
-
-/* Reports whether a packet may belong to a connection that the stack translated before our programs
- * were attached, see `conntrack_import`. */
-static __always_inline bool new_flow_may_be_imported(const struct packet *p)
-{
-	__u32 zero = 0, *until;
-
-	if (packet_begins_flow(p))
-		return false;
-	until = bpf_map_lookup_elem(&conntrack_import, &zero);
-	return until && *until && (__s32)(*until - ct_now()) >= 0;
 }
 
 /* Points the first packet of a flow at a backend of a service. */
@@ -333,18 +271,6 @@ static __always_inline bool new_flow_raced(const struct packet *p, struct action
 	return torn;
 }
 
-/* The client's state after a packet, in a flow that its backend answers directly. CT_ANSWERED
- * stands for the first packet. XDP may leave a packet to tc after this has run, so running it twice
- * has to give the same result; hence a SYN ends no connection. */
-static __always_inline __u8 dsr_client_state(const struct packet *p, __u8 state)
-{
-	if (p->tcp_flags & TCP_RST)
-		return CT_RESET;
-	if (packet_is_syn(p))
-		return state == CT_ANSWERED ? CT_NEW : state;
-	return p->tcp_flags & TCP_FIN || state == CT_CLOSING ? CT_CLOSING : CT_OPEN;
-}
-
 /* Creates the only row of a flow that its backend answers directly, see dsr.h. The packet may be
  * from the middle of the flow. */
 static __always_inline int new_flow_enter_dsr(void *ctx, const struct packet *p, struct action *a)
@@ -367,7 +293,7 @@ static __always_inline int new_flow_enter_dsr(void *ctx, const struct packet *p,
 }
 
 /* Handles the first packet of a flow, from outside or from a pod. Packets that another node
- * forwarded are not finished here, see dsr_return.h. All of it is inlined into one function, because
+ * forwarded are not finished here, see dsr_tc.h. All of it is inlined into one function, because
  * calls would cost more than the code between them. */
 static __always_inline int new_flow_decide(void *ctx, const struct packet *p, struct action *a, bool from_pod)
 {

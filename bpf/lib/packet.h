@@ -1,18 +1,23 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the packet parser. It knows neither __sk_buff nor xdp_md, and it keeps offsets
- * instead of pointers, because no helper invalidates an offset. */
+/* This file contains the packet parser. It knows neither __sk_buff nor xdp_md, but where tc reads what
+ * is not linear, and it keeps offsets instead of pointers, because no helper invalidates an offset. */
 #pragma once
 
+#include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 #include <linux/tcp.h>
+#include <linux/types.h>
 #include <linux/udp.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
 
 #include "addr.h"
+#include "types.h"
 
 /* The parser skips at most this many VLAN tags and extension headers. A packet with more is left to
  * the stack. */
@@ -136,41 +141,6 @@ enum icmp6 {
 	ICMP6_ECHO_REPLY = 129,
 	ICMP6_CODE_PORT = 4,
 };
-
-enum {
-	GENEVE_PORT = 6081,
-	/* Source ports of what nodes encapsulate. They are privileged, and lie outside the ports
-	 * that nodes give to what they masquerade: otherwise clients and pods could have a node
-	 * send packets that look like its own. */
-	GENEVE_FIRST_SOURCE = 512,
-	GENEVE_LAST_SOURCE = 1023,
-	GENEVE_WORDS = 2, /* of options: ours alone */
-	GENEVE_ETHERNET = 0x6558,
-	GENEVE_CLASS = 0xff1d, /* the class for experiments, RFC 8926, 3.5 */
-	/* critical: a node that does not know the option must drop the packet */
-	GENEVE_BACKEND = 0x81,
-	GENEVE_CRITICAL = 0x40,
-};
-
-/* The Geneve header with our option. */
-struct geneve {
-	__u8 words;
-	__u8 flags;
-	__be16 proto;
-	__be32 vni;
-	__be16 class;
-	__u8 type;
-	__u8 len; /* in words */
-	__be16 port;
-	__be16 pad;
-};
-
-/* What lies between the outer IP header and the inner one. */
-struct tunnel {
-	struct udphdr udp;
-	struct geneve geneve;
-	struct ethhdr eth;
-} __attribute__((packed));
 
 /* Every extension header that the parser skips has at least these bytes, and begins like this. */
 struct extension {
@@ -393,4 +363,91 @@ static __always_inline enum parsed packet_parse(struct packet *p, void *data, vo
 	if (proto == bpf_htons(ETH_P_IPV6))
 		return packet_parse6(p, data, end, at);
 	return PARSED_OTHER;
+}
+
+/* Reports whether a packet without a row begins its flow, as far as its flags tell. */
+static __always_inline bool packet_begins_flow(const struct packet *p)
+{
+	return packet_is_syn(p) || !packet_shakes_hands(p);
+}
+
+/* How tc reads a packet: it need not be linear, and generic XDP may have left it without its link
+ * header. */
+
+enum {
+	READ_PULL = PACKET_L4_MOST + sizeof(struct tcphdr),
+};
+
+/* Since Linux 6.9, generic XDP loses the length of the link header when it copies a packet for a
+ * program that supports fragments, whoever owns that program; tc then gets the packet without the
+ * header. The header is still in front of the data, which shows in that more bytes can be loaded
+ * from the MAC header than there are after `data`. False: the header is where it belongs, or there
+ * is none. */
+__noinline int read_restore_link(struct __sk_buff *skb)
+{
+	struct ethhdr eth;
+
+	if (bpf_skb_load_bytes_relative(skb, skb->data_end - skb->data, &eth, sizeof(eth), BPF_HDR_START_MAC) ||
+	    bpf_skb_load_bytes_relative(skb, 0, &eth, sizeof(eth), BPF_HDR_START_MAC))
+		return false;
+	return !bpf_skb_change_head(skb, sizeof(eth), 0) && !bpf_skb_store_bytes(skb, 0, &eth, sizeof(eth), 0);
+}
+
+/* Reports whether parsing a packet again may give a better result. A packet that lost its link
+ * header parses as nonsense, except from the few addresses whose middle looks like the end of an
+ * Ethernet header. */
+static __always_inline bool read_mend(struct __sk_buff *skb, const struct packet *p, enum parsed parsed)
+{
+	if (parsed == PARSED_SHORT || parsed == PARSED_CUT)
+		return !bpf_skb_pull_data(skb, skb->len < READ_PULL ? skb->len : READ_PULL);
+	return (parsed == PARSED_OTHER || p->is_tagged) && read_restore_link(skb);
+}
+
+/* Parses a packet; if headers are not linear, makes them so and parses again. Not static, so that
+ * the verifier walks what follows once and not for every kind of packet and every value of
+ * `lacks`. */
+__noinline int read_packet(struct __sk_buff *skb, struct packet *p, __u32 lacks)
+{
+	enum parsed parsed = PARSED_OTHER;
+
+	if (!p)
+		return PARSED_OTHER;
+	for (int i = 0; i < 2; i++) {
+		__builtin_memset(p, 0, sizeof(*p));
+		p->ifindex = skb->ifindex;
+		p->lacks = lacks;
+		parsed = packet_parse(p, (void *)(long)skb->data, (void *)(long)skb->data_end);
+		if (!read_mend(skb, p, parsed))
+			break;
+	}
+	return parsed;
+}
+
+/* Reads a packet's addresses, protocol and hop limit. False: it is not IP, has a VLAN tag, or its
+ * header is truncated. IPv6 addresses that would be mistaken for IPv4 are never on the wire. */
+static __always_inline bool pods_read(struct __sk_buff *skb, struct packet *p)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct ethhdr *eth = data;
+	struct ipv6hdr *ip6 = (void *)(eth + 1);
+	struct iphdr *ip4 = (void *)(eth + 1);
+
+	if ((void *)(ip4 + 1) > end || skb->vlan_present)
+		return false;
+	p->ifindex = skb->ifindex;
+	p->is_v4 = eth->h_proto == bpf_htons(ETH_P_IP);
+	if (p->is_v4) {
+		p->ttl = ip4->ttl;
+		p->flow.saddr = addr_from_v4(ip4->saddr);
+		p->flow.daddr = addr_from_v4(ip4->daddr);
+		p->flow.proto = ip4->protocol;
+		return true;
+	}
+	if (eth->h_proto != bpf_htons(ETH_P_IPV6) || (void *)(ip6 + 1) > end)
+		return false;
+	p->ttl = ip6->hop_limit;
+	__builtin_memcpy(&p->flow.saddr, &ip6->saddr, sizeof(struct addr));
+	__builtin_memcpy(&p->flow.daddr, &ip6->daddr, sizeof(struct addr));
+	p->flow.proto = ip6->nexthdr;
+	return !addr_is_v4(&p->flow.saddr) && !addr_is_v4(&p->flow.daddr);
 }

@@ -2,19 +2,34 @@
 /* This file contains how connections that a pod opens are handed to a proxy on its node, which sees
  * the destination that the pod dialed as its own address.
  *
- * The stack accepts a packet only if its route says that it is for the node, and no route should
- * say so here. So the packet goes over the loopback device and is routed before: a packet that
- * leaves by that device comes in again with the route it left with. IPv4 routes any destination out
- * of that device. IPv6 needs a route, and only ::1 has one, so that is the packet's destination
- * until it leaves (tc_to_lo). As it comes in, a listener is assigned to it (tc_from_lo); the stack
- * itself finds a connected socket.
+ * The stack accepts a packet only if its route says that it is for the node, and no route should say
+ * so here. So the packet goes over the loopback device and is routed before: a packet that leaves
+ * by that device comes in again with the route it left with. IPv4 routes any destination out of
+ * that device. IPv6 needs a route, and only ::1 has one, so that is the packet's destination until
+ * it leaves (tc_to_lo). As it comes in, a listener is assigned to it (tc_from_lo); the stack itself
+ * finds a connected socket.
  *
  * This needs no rules or routes, which others on the node might remove, and no check of the source
  * address (rp_filter) applies. */
 #pragma once
 
-#include "pods.h"
-#include "read.h"
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <linux/types.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "addr.h"
+#include "maps.h"
+#include "packet.h"
+#include "pod_maps.h"
+#include "reason.h"
+#include "types.h"
 
 enum {
 	PROXY_DEVICE = 1, /* the loopback device is the first of every namespace */

@@ -2,8 +2,8 @@
 /* This file contains who may use a load balancer's address: clients in the source ranges of its
  * service.
  *
- * The ranges also apply to existing flows, as if they were checked before the rows are looked up;
- * but a packet of such a flow can afford only one lookup. So rows of flows to such an address are
+ * The ranges also apply to existing flows, as if they were checked before the rows are looked up; but
+ * a packet of such a flow can afford only one lookup. So rows of flows to such an address are
  * marked, whether there are ranges or not, and checked again with the first packet of each tick,
  * unless the agent says that nothing has changed since the previous check. So a client that is no
  * longer in any range is cut off within a tick, even without an agent. A flow that is not
@@ -11,26 +11,16 @@
  * dsr.h. */
 #pragma once
 
-#include "action.h"
-#include "ct.h"
-#include "lb.h"
-#include "route_epoch.h"
+#include <linux/types.h>
+#include <stdbool.h>
+#include <bpf/bpf_helpers.h>
 
-static __always_inline bool ranges_allow(const struct service *service, __u32 index, const struct addr *client)
-{
-	struct range_key key = { .prefix_len = RANGE_BITS, .service = index, .addr = *client };
-
-	return !(service->flags & SERVICE_SOURCE_RANGES) || bpf_map_lookup_elem(&src_ranges, &key);
-}
-
-/* Reports whether a client's address is a node's or in a node's pod CIDR, as far as the agent
- * knows. */
-static __always_inline bool ranges_are_of_pods(const struct addr *client)
-{
-	struct range_key key = { .prefix_len = RANGE_BITS, .service = RANGES_PODS, .addr = *client };
-
-	return bpf_map_lookup_elem(&src_ranges, &key);
-}
+#include "cluster.h"
+#include "flow.h"
+#include "maps.h"
+#include "packet.h"
+#include "reason.h"
+#include "types.h"
 
 /* The same for a flow that was admitted. A frontend that no longer exists has no ranges. */
 static __noinline int ranges_still_allow(const struct svc_key *to, const struct addr *client)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the hooks and reasons that are counted: a single list, from which Go's names
- * are generated. */
+/* This file contains the hooks and reasons that are counted: a single list, from which Go's names are
+ * generated. */
 #pragma once
 
 enum hook {

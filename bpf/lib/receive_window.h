@@ -5,11 +5,20 @@
  * to take back data in flight. */
 #pragma once
 
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
 #include <linux/tcp.h>
-
+#include <linux/types.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
 
-#include "edt.h"
+#include "pod_maps.h"
+#include "rate.h"
 
 enum { RECEIVE_WINDOW_STREAM = 1 }; /* SOCK_STREAM, which no UAPI header has */
 

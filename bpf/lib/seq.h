@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains how a real RST or FIN is told from a forged one. Whoever knows the addresses
- * and ports of a connection can send either, and an idle flow would soon be forgotten because of it.
+/* This file contains how a real RST or FIN is told from a forged one. Whoever knows the addresses and
+ * ports of a connection can send either, and an idle flow would soon be forgotten because of it.
  * But only who sees the connection knows its sequence numbers. So a packet changes the state of its
  * direction only if it is near the end of what this direction has sent (RFC 5961 asks the same of
  * receivers, which discard it otherwise). Any packet goes on all the same: that is for its receiver
@@ -11,11 +11,20 @@
  * verification tag, which never changes.
  *
  * A packet too far away to belong there is believed if it acknowledges what the other direction has
- * sent, and the row follows it: the packets in between may have been lost before they came here. Nine
- * of ten thousand guesses get past that, for a single connection. */
+ * sent, and the row follows it: the packets in between may have been lost before they came here.
+ * Nine of ten thousand guesses get past that, for a single connection. */
 #pragma once
 
-#include "ct.h"
+#include <linux/in.h>
+#include <linux/types.h>
+#include <stdbool.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "config.h"
+#include "flow.h"
+#include "packet.h"
+#include "types.h"
 
 /* In units of 64 KiB. A merged packet may be 512 KiB long. A RST may answer something that its
  * sender's last packets have overtaken. */

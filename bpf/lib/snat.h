@@ -9,7 +9,19 @@
  *   snat_side: whatever it keeps open, half of the ports that another may use are left. */
 #pragma once
 
-#include "ct.h"
+#include <linux/types.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "addr.h"
+#include "config.h"
+#include "count.h"
+#include "flow.h"
+#include "flow_hash.h"
+#include "maps.h"
+#include "types.h"
 
 /* How many ports are tried toward a backend. They are drawn by a hash, so with nine of ten ports
  * in use one flow in thirty finds no free one. */

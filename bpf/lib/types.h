@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the keys and values of the maps that have no file of their own (*rows.h). */
+/* This file contains the keys and values of the maps. */
 #pragma once
 
-#include <linux/bpf.h>
 #include <linux/types.h>
+#include <bpf/bpf_helpers.h>
 
 /* An address of either family. IPv4 is mapped (::ffff:a.b.c.d), so one key type and one code path
  * serve both. */
@@ -193,14 +193,6 @@ struct optout_key {
 	__u32 pad;
 };
 
-/* Programs only check that a row exists. Its contents are for people: a dump must show whose row it
- * is without an agent. */
-struct optout {
-	struct name pod;
-	struct addr addrs[2];
-	__u32 why;
-};
-
 /* One direction of a flow, as its packets arrive. */
 struct flow {
 	struct addr saddr;
@@ -256,7 +248,7 @@ enum ct_state {
  *
  * In `ct`, the first packet of each tick in the row's direction writes it. A SYN does not, so a
  * client that keeps dialing a dead backend does not keep the row alive. `seen` is also when the
- * route was last known to be valid, see route_epoch.h: a reply's initial value comes from `ct_pending`, and
+ * route was last known to be valid, see route.h: a reply's initial value comes from `ct_pending`, and
  * that of a TCP or SCTP request is at most ROUTE_EPOCH_HANDSHAKE ticks too old.
  *
  * In `ct_pending` it means the same for replies and for UDP requests. For a TCP or SCTP request it is
@@ -314,18 +306,6 @@ enum lru {
 	LRUS,
 };
 
-/* How many rows such a map was ever given, and how many were deleted from it again. */
-struct lru_stats {
-	__u64 made;
-	__u64 deleted;
-};
-
-/* What the agent tells the programs that sweep expired rows. */
-struct sweep_run {
-	__u32 tick_shift;
-	__u32 pad;
-};
-
 /* Later fragments that arrived before the first one: how many are kept, and the maximum length of
  * each including the link header. */
 #define EARLY_FRAMES 256
@@ -373,68 +353,6 @@ enum table_stage {
 	TABLE_OLD,
 	TABLE_BOTH,
 	TABLE_NEW,
-};
-
-/* What happened to a row that was to be carried over. */
-enum carry_outcome {
-	CARRY_FAILED, /* the new map is full */
-	CARRY_TORN,   /* it changed too often while being read, or its checksum is wrong */
-	CARRY_DONE,
-	CARRY_THERE, /* the new map already had it */
-	CARRY_GONE,
-};
-
-/* A row to carry over, by its key. */
-struct carried {
-	struct flow flow;
-	__u32 outcome;
-	__u32 pad;
-};
-
-/* The kinds of flow that have timeouts of their own. */
-enum ct_class {
-	CT_CLASS_TCP,
-	CT_CLASS_UDP,
-	CT_CLASS_SCTP,
-	CT_CLASSES,
-};
-
-/* The phase of a flow as a whole, from the states of both rows. */
-enum ct_phase {
-	CT_PHASE_OPEN,
-	CT_PHASE_HALF_CLOSED, /* one direction has ended */
-	CT_PHASE_CLOSED,
-	CT_PHASE_RESET,
-	CT_PHASE_HALF_OPEN, /* everything in ct_pending */
-	CT_PHASES,
-};
-
-enum doom {
-	DOOM_IDLE,    /* if it has been idle for its whole timeout */
-	DOOM_STALE,   /* its backend is gone */
-	DOOM_FLUSHED, /* a user flushed it */
-};
-
-enum doom_outcome {
-	DOOM_SPARED, /* it is in use, or has changed */
-	DOOM_DELETED,
-};
-
-/* A flow that the agent wants forgotten, by the keys of its rows. */
-struct doomed {
-	struct flow request;
-	struct flow reply;
-	__u32 why;
-	__u32 outcome;
-};
-
-/* What the agent tells the programs that forget flows, and what they return. */
-struct collect_run {
-	__u64 jiffies; /* returned: the current time */
-	__u32 count;   /* number of rows of `doomed` that are filled */
-	__u32 tick_shift;
-	__u32 limits[CT_CLASSES][CT_PHASES]; /* in ticks */
-	__u32 pad;
 };
 
 struct counter {
@@ -490,4 +408,63 @@ struct event {
 	__u8 pad[6];
 };
 
-#include "sizes.h"
+/* The rows for what other nodes forward to backends on this node. The ones that are no frontends
+ * exist only where such packets are accepted. */
+enum hosted {
+	HOSTED_NOT, /* a frontend */
+	/* A backend on this node: one row for each service that has it, since it may only get what
+	 * clients of these dialed, and one for its address, without a port. Both have no protocol.
+	 * A row with a protocol was a frontend before this node was drained, and still is one on
+	 * other nodes, which may forward its packets to backends here. */
+	HOSTED_BACKEND,
+	HOSTED_FRONTEND, /* the address of a frontend, for packets without ports */
+};
+
+/* The backend that another node chose for the current packet. */
+struct dsr_hint {
+	struct addr backend;
+	struct addr from; /* the forwarding node */
+	__be16 port;	  /* zero: none; the packet is given back, see dsr_tc.h */
+	__u16 len;	  /* length of the encapsulation that the node added */
+	__u16 direct;	  /* kind of that encapsulation, an enum dsr_mode */
+	__u16 is_known;	  /* the backend serves what the client dialed, as far as is known here */
+};
+
+_Static_assert(sizeof(struct dsr_hint) == 40, "a row has no hidden padding");
+
+/* What the agent says about changes of routes, rules, links, addresses and neighbors, in the ticks
+ * of `seen`. It stores each word whole. */
+struct route_epoch {
+	/* the last change it has seen; may be ahead of the clock while the kernel is still making
+	 * the change */
+	__u32 changed;
+	__u32 until; /* it has seen every change up to this tick; beyond it nobody vouches */
+};
+
+/* What the agent says about changes of who may use load balancer addresses. A map of its own,
+ * because it was added later. */
+struct range_epoch {
+	/* like that of route_epoch; far ahead of the clock while a change is in progress */
+	__u32 changed;
+	__u32 pad;
+};
+
+/* How many routes each CPU caches; a power of two. */
+#define FIB_CACHE_ROWS 256
+
+/* The result of a FIB lookup for packets from one address to another. */
+struct fib_cache_row {
+	struct addr from;
+	struct addr to;
+	__u32 in;   /* the device that the packets come in by */
+	__u32 seen; /* when it was looked up, in ticks of `cfg` */
+	__u32 turn; /* odd while the row is being written */
+	__u32 ifindex;
+	__u8 dmac[6];
+	__u8 smac[6];
+	__u32 pad;
+} __attribute__((aligned(8)));
+
+_Static_assert(sizeof(struct route_epoch) == 8 && sizeof(struct range_epoch) == 8,
+	       "a value has no hidden padding, and can be mapped");
+_Static_assert(sizeof(struct fib_cache_row) == 64, "a row fits into a cache line");

@@ -21,7 +21,6 @@ const (
 	CarryMapBackends        = "backends"
 	CarryMapCarried         = "carried"
 	CarryMapCarryCount      = "carry_count"
-	CarryMapClusterNodes    = "cluster_nodes"
 	CarryMapConnOrigins     = "conn_origins"
 	CarryMapConntrackImport = "conntrack_import"
 	CarryMapCounters        = "counters"
@@ -40,23 +39,14 @@ const (
 	CarryMapFrags           = "frags"
 	CarryMapLate            = "late"
 	CarryMapLruStats        = "lru_stats"
-	CarryMapMasqSkip        = "masq_skip"
 	CarryMapNames           = "names"
 	CarryMapNatDevices      = "nat_devices"
 	CarryMapNodeAddrs       = "node_addrs"
-	CarryMapNodeSources     = "node_sources"
 	CarryMapOptout          = "optout"
 	CarryMapOptoutKinds     = "optout_kinds"
-	CarryMapPacketClients   = "packet_clients"
-	CarryMapPodLinks        = "pod_links"
-	CarryMapPodPaces        = "pod_paces"
-	CarryMapPodRates        = "pod_rates"
-	CarryMapPods            = "pods"
 	CarryMapRangeEpochs     = "range_epochs"
 	CarryMapRouteEpoch      = "route_epoch"
 	CarryMapServices        = "services"
-	CarryMapSharePaces      = "share_paces"
-	CarryMapShareRates      = "share_rates"
 	CarryMapSlots           = "slots"
 	CarryMapSnatAddrs       = "snat_addrs"
 	CarryMapSockBackends    = "sock_backends"
@@ -125,7 +115,6 @@ type CarryMapSpecs struct {
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Carried         *ebpf.MapSpec `ebpf:"carried"`
 	CarryCount      *ebpf.MapSpec `ebpf:"carry_count"`
-	ClusterNodes    *ebpf.MapSpec `ebpf:"cluster_nodes"`
 	ConnOrigins     *ebpf.MapSpec `ebpf:"conn_origins"`
 	ConntrackImport *ebpf.MapSpec `ebpf:"conntrack_import"`
 	Counters        *ebpf.MapSpec `ebpf:"counters"`
@@ -144,23 +133,14 @@ type CarryMapSpecs struct {
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Late            *ebpf.MapSpec `ebpf:"late"`
 	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
-	MasqSkip        *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
 	NatDevices      *ebpf.MapSpec `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
-	NodeSources     *ebpf.MapSpec `ebpf:"node_sources"`
 	Optout          *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds     *ebpf.MapSpec `ebpf:"optout_kinds"`
-	PacketClients   *ebpf.MapSpec `ebpf:"packet_clients"`
-	PodLinks        *ebpf.MapSpec `ebpf:"pod_links"`
-	PodPaces        *ebpf.MapSpec `ebpf:"pod_paces"`
-	PodRates        *ebpf.MapSpec `ebpf:"pod_rates"`
-	Pods            *ebpf.MapSpec `ebpf:"pods"`
 	RangeEpochs     *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.MapSpec `ebpf:"route_epoch"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
-	SharePaces      *ebpf.MapSpec `ebpf:"share_paces"`
-	ShareRates      *ebpf.MapSpec `ebpf:"share_rates"`
 	Slots           *ebpf.MapSpec `ebpf:"slots"`
 	SnatAddrs       *ebpf.MapSpec `ebpf:"snat_addrs"`
 	SockBackends    *ebpf.MapSpec `ebpf:"sock_backends"`
@@ -205,7 +185,6 @@ type CarryMaps struct {
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Carried         *ebpf.Map `ebpf:"carried"`
 	CarryCount      *ebpf.Map `ebpf:"carry_count"`
-	ClusterNodes    *ebpf.Map `ebpf:"cluster_nodes"`
 	ConnOrigins     *ebpf.Map `ebpf:"conn_origins"`
 	ConntrackImport *ebpf.Map `ebpf:"conntrack_import"`
 	Counters        *ebpf.Map `ebpf:"counters"`
@@ -224,23 +203,14 @@ type CarryMaps struct {
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Late            *ebpf.Map `ebpf:"late"`
 	LruStats        *ebpf.Map `ebpf:"lru_stats"`
-	MasqSkip        *ebpf.Map `ebpf:"masq_skip"`
 	Names           *ebpf.Map `ebpf:"names"`
 	NatDevices      *ebpf.Map `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
-	NodeSources     *ebpf.Map `ebpf:"node_sources"`
 	Optout          *ebpf.Map `ebpf:"optout"`
 	OptoutKinds     *ebpf.Map `ebpf:"optout_kinds"`
-	PacketClients   *ebpf.Map `ebpf:"packet_clients"`
-	PodLinks        *ebpf.Map `ebpf:"pod_links"`
-	PodPaces        *ebpf.Map `ebpf:"pod_paces"`
-	PodRates        *ebpf.Map `ebpf:"pod_rates"`
-	Pods            *ebpf.Map `ebpf:"pods"`
 	RangeEpochs     *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.Map `ebpf:"route_epoch"`
 	Services        *ebpf.Map `ebpf:"services"`
-	SharePaces      *ebpf.Map `ebpf:"share_paces"`
-	ShareRates      *ebpf.Map `ebpf:"share_rates"`
 	Slots           *ebpf.Map `ebpf:"slots"`
 	SnatAddrs       *ebpf.Map `ebpf:"snat_addrs"`
 	SockBackends    *ebpf.Map `ebpf:"sock_backends"`
@@ -259,7 +229,6 @@ func (m *CarryMaps) Close() error {
 		m.Backends,
 		m.Carried,
 		m.CarryCount,
-		m.ClusterNodes,
 		m.ConnOrigins,
 		m.ConntrackImport,
 		m.Counters,
@@ -278,23 +247,14 @@ func (m *CarryMaps) Close() error {
 		m.Frags,
 		m.Late,
 		m.LruStats,
-		m.MasqSkip,
 		m.Names,
 		m.NatDevices,
 		m.NodeAddrs,
-		m.NodeSources,
 		m.Optout,
 		m.OptoutKinds,
-		m.PacketClients,
-		m.PodLinks,
-		m.PodPaces,
-		m.PodRates,
-		m.Pods,
 		m.RangeEpochs,
 		m.RouteEpoch,
 		m.Services,
-		m.SharePaces,
-		m.ShareRates,
 		m.Slots,
 		m.SnatAddrs,
 		m.SockBackends,

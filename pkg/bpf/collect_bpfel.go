@@ -19,7 +19,6 @@ const (
 	CollectMapAffinity            = "affinity"
 	CollectMapAllowances          = "allowances"
 	CollectMapBackends            = "backends"
-	CollectMapClusterNodes        = "cluster_nodes"
 	CollectMapConnOrigins         = "conn_origins"
 	CollectMapConntrackImport     = "conntrack_import"
 	CollectMapCounters            = "counters"
@@ -39,24 +38,15 @@ const (
 	CollectMapFrags               = "frags"
 	CollectMapLate                = "late"
 	CollectMapLruStats            = "lru_stats"
-	CollectMapMasqSkip            = "masq_skip"
 	CollectMapNames               = "names"
 	CollectMapNatDevices          = "nat_devices"
 	CollectMapNodeAddrs           = "node_addrs"
-	CollectMapNodeSources         = "node_sources"
 	CollectMapOptout              = "optout"
 	CollectMapOptoutKinds         = "optout_kinds"
-	CollectMapPacketClients       = "packet_clients"
-	CollectMapPodLinks            = "pod_links"
-	CollectMapPodPaces            = "pod_paces"
-	CollectMapPodRates            = "pod_rates"
-	CollectMapPods                = "pods"
 	CollectMapRangeEpochs         = "range_epochs"
 	CollectMapRouteEpoch          = "route_epoch"
 	CollectMapRun                 = "run"
 	CollectMapServices            = "services"
-	CollectMapSharePaces          = "share_paces"
-	CollectMapShareRates          = "share_rates"
 	CollectMapSlots               = "slots"
 	CollectMapSnatAddrs           = "snat_addrs"
 	CollectMapSockBackends        = "sock_backends"
@@ -125,7 +115,6 @@ type CollectMapSpecs struct {
 	Affinity        *ebpf.MapSpec `ebpf:"affinity"`
 	Allowances      *ebpf.MapSpec `ebpf:"allowances"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
-	ClusterNodes    *ebpf.MapSpec `ebpf:"cluster_nodes"`
 	ConnOrigins     *ebpf.MapSpec `ebpf:"conn_origins"`
 	ConntrackImport *ebpf.MapSpec `ebpf:"conntrack_import"`
 	Counters        *ebpf.MapSpec `ebpf:"counters"`
@@ -145,24 +134,15 @@ type CollectMapSpecs struct {
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Late            *ebpf.MapSpec `ebpf:"late"`
 	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
-	MasqSkip        *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
 	NatDevices      *ebpf.MapSpec `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
-	NodeSources     *ebpf.MapSpec `ebpf:"node_sources"`
 	Optout          *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds     *ebpf.MapSpec `ebpf:"optout_kinds"`
-	PacketClients   *ebpf.MapSpec `ebpf:"packet_clients"`
-	PodLinks        *ebpf.MapSpec `ebpf:"pod_links"`
-	PodPaces        *ebpf.MapSpec `ebpf:"pod_paces"`
-	PodRates        *ebpf.MapSpec `ebpf:"pod_rates"`
-	Pods            *ebpf.MapSpec `ebpf:"pods"`
 	RangeEpochs     *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.MapSpec `ebpf:"route_epoch"`
 	Run             *ebpf.MapSpec `ebpf:"run"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
-	SharePaces      *ebpf.MapSpec `ebpf:"share_paces"`
-	ShareRates      *ebpf.MapSpec `ebpf:"share_rates"`
 	Slots           *ebpf.MapSpec `ebpf:"slots"`
 	SnatAddrs       *ebpf.MapSpec `ebpf:"snat_addrs"`
 	SockBackends    *ebpf.MapSpec `ebpf:"sock_backends"`
@@ -205,7 +185,6 @@ type CollectMaps struct {
 	Affinity        *ebpf.Map `ebpf:"affinity"`
 	Allowances      *ebpf.Map `ebpf:"allowances"`
 	Backends        *ebpf.Map `ebpf:"backends"`
-	ClusterNodes    *ebpf.Map `ebpf:"cluster_nodes"`
 	ConnOrigins     *ebpf.Map `ebpf:"conn_origins"`
 	ConntrackImport *ebpf.Map `ebpf:"conntrack_import"`
 	Counters        *ebpf.Map `ebpf:"counters"`
@@ -225,24 +204,15 @@ type CollectMaps struct {
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Late            *ebpf.Map `ebpf:"late"`
 	LruStats        *ebpf.Map `ebpf:"lru_stats"`
-	MasqSkip        *ebpf.Map `ebpf:"masq_skip"`
 	Names           *ebpf.Map `ebpf:"names"`
 	NatDevices      *ebpf.Map `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
-	NodeSources     *ebpf.Map `ebpf:"node_sources"`
 	Optout          *ebpf.Map `ebpf:"optout"`
 	OptoutKinds     *ebpf.Map `ebpf:"optout_kinds"`
-	PacketClients   *ebpf.Map `ebpf:"packet_clients"`
-	PodLinks        *ebpf.Map `ebpf:"pod_links"`
-	PodPaces        *ebpf.Map `ebpf:"pod_paces"`
-	PodRates        *ebpf.Map `ebpf:"pod_rates"`
-	Pods            *ebpf.Map `ebpf:"pods"`
 	RangeEpochs     *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.Map `ebpf:"route_epoch"`
 	Run             *ebpf.Map `ebpf:"run"`
 	Services        *ebpf.Map `ebpf:"services"`
-	SharePaces      *ebpf.Map `ebpf:"share_paces"`
-	ShareRates      *ebpf.Map `ebpf:"share_rates"`
 	Slots           *ebpf.Map `ebpf:"slots"`
 	SnatAddrs       *ebpf.Map `ebpf:"snat_addrs"`
 	SockBackends    *ebpf.Map `ebpf:"sock_backends"`
@@ -259,7 +229,6 @@ func (m *CollectMaps) Close() error {
 		m.Affinity,
 		m.Allowances,
 		m.Backends,
-		m.ClusterNodes,
 		m.ConnOrigins,
 		m.ConntrackImport,
 		m.Counters,
@@ -279,24 +248,15 @@ func (m *CollectMaps) Close() error {
 		m.Frags,
 		m.Late,
 		m.LruStats,
-		m.MasqSkip,
 		m.Names,
 		m.NatDevices,
 		m.NodeAddrs,
-		m.NodeSources,
 		m.Optout,
 		m.OptoutKinds,
-		m.PacketClients,
-		m.PodLinks,
-		m.PodPaces,
-		m.PodRates,
-		m.Pods,
 		m.RangeEpochs,
 		m.RouteEpoch,
 		m.Run,
 		m.Services,
-		m.SharePaces,
-		m.ShareRates,
 		m.Slots,
 		m.SnatAddrs,
 		m.SockBackends,

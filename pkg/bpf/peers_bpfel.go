@@ -16,7 +16,41 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	PeersProgPeersList = "peers_list"
+	PeersMapAffinity        = "affinity"
+	PeersMapAllowances      = "allowances"
+	PeersMapBackends        = "backends"
+	PeersMapConnOrigins     = "conn_origins"
+	PeersMapConntrackImport = "conntrack_import"
+	PeersMapCt              = "ct"
+	PeersMapCtOpened        = "ct_opened"
+	PeersMapCtPending       = "ct_pending"
+	PeersMapDeviceMacs      = "device_macs"
+	PeersMapDsrHints        = "dsr_hints"
+	PeersMapEarlyFrames     = "early_frames"
+	PeersMapEarlyMarks      = "early_marks"
+	PeersMapEarlyTally      = "early_tally"
+	PeersMapEvents          = "events"
+	PeersMapFibCache        = "fib_cache"
+	PeersMapFrags           = "frags"
+	PeersMapLate            = "late"
+	PeersMapNames           = "names"
+	PeersMapNatDevices      = "nat_devices"
+	PeersMapNodeAddrs       = "node_addrs"
+	PeersMapOptout          = "optout"
+	PeersMapOptoutKinds     = "optout_kinds"
+	PeersMapRangeEpochs     = "range_epochs"
+	PeersMapRouteEpoch      = "route_epoch"
+	PeersMapServices        = "services"
+	PeersMapSlots           = "slots"
+	PeersMapSnatAddrs       = "snat_addrs"
+	PeersMapSockBackends    = "sock_backends"
+	PeersMapSockOrigins     = "sock_origins"
+	PeersMapSrcRanges       = "src_ranges"
+	PeersMapSvcs            = "svcs"
+	PeersMapTunnel          = "tunnel"
+	PeersMapWatch           = "watch"
+	PeersMapWatched         = "watched"
+	PeersProgPeersList      = "peers_list"
 )
 
 // LoadPeers returns the embedded CollectionSpec for Peers.
@@ -68,6 +102,40 @@ type PeersProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PeersMapSpecs struct {
+	Affinity        *ebpf.MapSpec `ebpf:"affinity"`
+	Allowances      *ebpf.MapSpec `ebpf:"allowances"`
+	Backends        *ebpf.MapSpec `ebpf:"backends"`
+	ConnOrigins     *ebpf.MapSpec `ebpf:"conn_origins"`
+	ConntrackImport *ebpf.MapSpec `ebpf:"conntrack_import"`
+	Ct              *ebpf.MapSpec `ebpf:"ct"`
+	CtOpened        *ebpf.MapSpec `ebpf:"ct_opened"`
+	CtPending       *ebpf.MapSpec `ebpf:"ct_pending"`
+	DeviceMacs      *ebpf.MapSpec `ebpf:"device_macs"`
+	DsrHints        *ebpf.MapSpec `ebpf:"dsr_hints"`
+	EarlyFrames     *ebpf.MapSpec `ebpf:"early_frames"`
+	EarlyMarks      *ebpf.MapSpec `ebpf:"early_marks"`
+	EarlyTally      *ebpf.MapSpec `ebpf:"early_tally"`
+	Events          *ebpf.MapSpec `ebpf:"events"`
+	FibCache        *ebpf.MapSpec `ebpf:"fib_cache"`
+	Frags           *ebpf.MapSpec `ebpf:"frags"`
+	Late            *ebpf.MapSpec `ebpf:"late"`
+	Names           *ebpf.MapSpec `ebpf:"names"`
+	NatDevices      *ebpf.MapSpec `ebpf:"nat_devices"`
+	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
+	Optout          *ebpf.MapSpec `ebpf:"optout"`
+	OptoutKinds     *ebpf.MapSpec `ebpf:"optout_kinds"`
+	RangeEpochs     *ebpf.MapSpec `ebpf:"range_epochs"`
+	RouteEpoch      *ebpf.MapSpec `ebpf:"route_epoch"`
+	Services        *ebpf.MapSpec `ebpf:"services"`
+	Slots           *ebpf.MapSpec `ebpf:"slots"`
+	SnatAddrs       *ebpf.MapSpec `ebpf:"snat_addrs"`
+	SockBackends    *ebpf.MapSpec `ebpf:"sock_backends"`
+	SockOrigins     *ebpf.MapSpec `ebpf:"sock_origins"`
+	SrcRanges       *ebpf.MapSpec `ebpf:"src_ranges"`
+	Svcs            *ebpf.MapSpec `ebpf:"svcs"`
+	Tunnel          *ebpf.MapSpec `ebpf:"tunnel"`
+	Watch           *ebpf.MapSpec `ebpf:"watch"`
+	Watched         *ebpf.MapSpec `ebpf:"watched"`
 }
 
 // PeersVariableSpecs contains global variables before they are loaded into the kernel.
@@ -96,10 +164,79 @@ func (o *PeersObjects) Close() error {
 //
 // It can be passed to LoadPeersObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PeersMaps struct {
+	Affinity        *ebpf.Map `ebpf:"affinity"`
+	Allowances      *ebpf.Map `ebpf:"allowances"`
+	Backends        *ebpf.Map `ebpf:"backends"`
+	ConnOrigins     *ebpf.Map `ebpf:"conn_origins"`
+	ConntrackImport *ebpf.Map `ebpf:"conntrack_import"`
+	Ct              *ebpf.Map `ebpf:"ct"`
+	CtOpened        *ebpf.Map `ebpf:"ct_opened"`
+	CtPending       *ebpf.Map `ebpf:"ct_pending"`
+	DeviceMacs      *ebpf.Map `ebpf:"device_macs"`
+	DsrHints        *ebpf.Map `ebpf:"dsr_hints"`
+	EarlyFrames     *ebpf.Map `ebpf:"early_frames"`
+	EarlyMarks      *ebpf.Map `ebpf:"early_marks"`
+	EarlyTally      *ebpf.Map `ebpf:"early_tally"`
+	Events          *ebpf.Map `ebpf:"events"`
+	FibCache        *ebpf.Map `ebpf:"fib_cache"`
+	Frags           *ebpf.Map `ebpf:"frags"`
+	Late            *ebpf.Map `ebpf:"late"`
+	Names           *ebpf.Map `ebpf:"names"`
+	NatDevices      *ebpf.Map `ebpf:"nat_devices"`
+	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
+	Optout          *ebpf.Map `ebpf:"optout"`
+	OptoutKinds     *ebpf.Map `ebpf:"optout_kinds"`
+	RangeEpochs     *ebpf.Map `ebpf:"range_epochs"`
+	RouteEpoch      *ebpf.Map `ebpf:"route_epoch"`
+	Services        *ebpf.Map `ebpf:"services"`
+	Slots           *ebpf.Map `ebpf:"slots"`
+	SnatAddrs       *ebpf.Map `ebpf:"snat_addrs"`
+	SockBackends    *ebpf.Map `ebpf:"sock_backends"`
+	SockOrigins     *ebpf.Map `ebpf:"sock_origins"`
+	SrcRanges       *ebpf.Map `ebpf:"src_ranges"`
+	Svcs            *ebpf.Map `ebpf:"svcs"`
+	Tunnel          *ebpf.Map `ebpf:"tunnel"`
+	Watch           *ebpf.Map `ebpf:"watch"`
+	Watched         *ebpf.Map `ebpf:"watched"`
 }
 
 func (m *PeersMaps) Close() error {
-	return _PeersClose()
+	return _PeersClose(
+		m.Affinity,
+		m.Allowances,
+		m.Backends,
+		m.ConnOrigins,
+		m.ConntrackImport,
+		m.Ct,
+		m.CtOpened,
+		m.CtPending,
+		m.DeviceMacs,
+		m.DsrHints,
+		m.EarlyFrames,
+		m.EarlyMarks,
+		m.EarlyTally,
+		m.Events,
+		m.FibCache,
+		m.Frags,
+		m.Late,
+		m.Names,
+		m.NatDevices,
+		m.NodeAddrs,
+		m.Optout,
+		m.OptoutKinds,
+		m.RangeEpochs,
+		m.RouteEpoch,
+		m.Services,
+		m.Slots,
+		m.SnatAddrs,
+		m.SockBackends,
+		m.SockOrigins,
+		m.SrcRanges,
+		m.Svcs,
+		m.Tunnel,
+		m.Watch,
+		m.Watched,
+	)
 }
 
 // PeersVariables contains all global variables after they have been loaded into the kernel.

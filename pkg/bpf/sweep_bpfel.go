@@ -19,7 +19,6 @@ const (
 	SweepMapAffinity        = "affinity"
 	SweepMapAllowances      = "allowances"
 	SweepMapBackends        = "backends"
-	SweepMapClusterNodes    = "cluster_nodes"
 	SweepMapConnOrigins     = "conn_origins"
 	SweepMapConntrackImport = "conntrack_import"
 	SweepMapCounters        = "counters"
@@ -36,23 +35,14 @@ const (
 	SweepMapFrags           = "frags"
 	SweepMapLate            = "late"
 	SweepMapLruStats        = "lru_stats"
-	SweepMapMasqSkip        = "masq_skip"
 	SweepMapNames           = "names"
 	SweepMapNatDevices      = "nat_devices"
 	SweepMapNodeAddrs       = "node_addrs"
-	SweepMapNodeSources     = "node_sources"
 	SweepMapOptout          = "optout"
 	SweepMapOptoutKinds     = "optout_kinds"
-	SweepMapPacketClients   = "packet_clients"
-	SweepMapPodLinks        = "pod_links"
-	SweepMapPodPaces        = "pod_paces"
-	SweepMapPodRates        = "pod_rates"
-	SweepMapPods            = "pods"
 	SweepMapRangeEpochs     = "range_epochs"
 	SweepMapRouteEpoch      = "route_epoch"
 	SweepMapServices        = "services"
-	SweepMapSharePaces      = "share_paces"
-	SweepMapShareRates      = "share_rates"
 	SweepMapSlots           = "slots"
 	SweepMapSnatAddrs       = "snat_addrs"
 	SweepMapSockBackends    = "sock_backends"
@@ -119,7 +109,6 @@ type SweepMapSpecs struct {
 	Affinity        *ebpf.MapSpec `ebpf:"affinity"`
 	Allowances      *ebpf.MapSpec `ebpf:"allowances"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
-	ClusterNodes    *ebpf.MapSpec `ebpf:"cluster_nodes"`
 	ConnOrigins     *ebpf.MapSpec `ebpf:"conn_origins"`
 	ConntrackImport *ebpf.MapSpec `ebpf:"conntrack_import"`
 	Counters        *ebpf.MapSpec `ebpf:"counters"`
@@ -136,23 +125,14 @@ type SweepMapSpecs struct {
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Late            *ebpf.MapSpec `ebpf:"late"`
 	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
-	MasqSkip        *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
 	NatDevices      *ebpf.MapSpec `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
-	NodeSources     *ebpf.MapSpec `ebpf:"node_sources"`
 	Optout          *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds     *ebpf.MapSpec `ebpf:"optout_kinds"`
-	PacketClients   *ebpf.MapSpec `ebpf:"packet_clients"`
-	PodLinks        *ebpf.MapSpec `ebpf:"pod_links"`
-	PodPaces        *ebpf.MapSpec `ebpf:"pod_paces"`
-	PodRates        *ebpf.MapSpec `ebpf:"pod_rates"`
-	Pods            *ebpf.MapSpec `ebpf:"pods"`
 	RangeEpochs     *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.MapSpec `ebpf:"route_epoch"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
-	SharePaces      *ebpf.MapSpec `ebpf:"share_paces"`
-	ShareRates      *ebpf.MapSpec `ebpf:"share_rates"`
 	Slots           *ebpf.MapSpec `ebpf:"slots"`
 	SnatAddrs       *ebpf.MapSpec `ebpf:"snat_addrs"`
 	SockBackends    *ebpf.MapSpec `ebpf:"sock_backends"`
@@ -193,7 +173,6 @@ type SweepMaps struct {
 	Affinity        *ebpf.Map `ebpf:"affinity"`
 	Allowances      *ebpf.Map `ebpf:"allowances"`
 	Backends        *ebpf.Map `ebpf:"backends"`
-	ClusterNodes    *ebpf.Map `ebpf:"cluster_nodes"`
 	ConnOrigins     *ebpf.Map `ebpf:"conn_origins"`
 	ConntrackImport *ebpf.Map `ebpf:"conntrack_import"`
 	Counters        *ebpf.Map `ebpf:"counters"`
@@ -210,23 +189,14 @@ type SweepMaps struct {
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Late            *ebpf.Map `ebpf:"late"`
 	LruStats        *ebpf.Map `ebpf:"lru_stats"`
-	MasqSkip        *ebpf.Map `ebpf:"masq_skip"`
 	Names           *ebpf.Map `ebpf:"names"`
 	NatDevices      *ebpf.Map `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
-	NodeSources     *ebpf.Map `ebpf:"node_sources"`
 	Optout          *ebpf.Map `ebpf:"optout"`
 	OptoutKinds     *ebpf.Map `ebpf:"optout_kinds"`
-	PacketClients   *ebpf.Map `ebpf:"packet_clients"`
-	PodLinks        *ebpf.Map `ebpf:"pod_links"`
-	PodPaces        *ebpf.Map `ebpf:"pod_paces"`
-	PodRates        *ebpf.Map `ebpf:"pod_rates"`
-	Pods            *ebpf.Map `ebpf:"pods"`
 	RangeEpochs     *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.Map `ebpf:"route_epoch"`
 	Services        *ebpf.Map `ebpf:"services"`
-	SharePaces      *ebpf.Map `ebpf:"share_paces"`
-	ShareRates      *ebpf.Map `ebpf:"share_rates"`
 	Slots           *ebpf.Map `ebpf:"slots"`
 	SnatAddrs       *ebpf.Map `ebpf:"snat_addrs"`
 	SockBackends    *ebpf.Map `ebpf:"sock_backends"`
@@ -243,7 +213,6 @@ func (m *SweepMaps) Close() error {
 		m.Affinity,
 		m.Allowances,
 		m.Backends,
-		m.ClusterNodes,
 		m.ConnOrigins,
 		m.ConntrackImport,
 		m.Counters,
@@ -260,23 +229,14 @@ func (m *SweepMaps) Close() error {
 		m.Frags,
 		m.Late,
 		m.LruStats,
-		m.MasqSkip,
 		m.Names,
 		m.NatDevices,
 		m.NodeAddrs,
-		m.NodeSources,
 		m.Optout,
 		m.OptoutKinds,
-		m.PacketClients,
-		m.PodLinks,
-		m.PodPaces,
-		m.PodRates,
-		m.Pods,
 		m.RangeEpochs,
 		m.RouteEpoch,
 		m.Services,
-		m.SharePaces,
-		m.ShareRates,
 		m.Slots,
 		m.SnatAddrs,
 		m.SockBackends,

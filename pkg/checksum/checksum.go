@@ -1,5 +1,5 @@
 // Package checksum computes the checksum that makes the BPF programs accept a row of a flow. It is the Go
-// twin of ct_checksum in bpf/lib/ct.h.
+// twin of ct_checksum in bpf/lib/flow.h.
 package checksum
 
 import (

@@ -29,7 +29,7 @@ type Proof struct {
 }
 
 // probeAnswer is the error with which the programs make a test dial fail: PROBE_ANSWER in
-// bpf/lib/probe.h.
+// bpf/lib/sock.h.
 const probeAnswer = unix.ENOANO
 
 // token identifies the test dials of one Datapath to the programs that it loads. Every process

@@ -18,7 +18,7 @@ import (
 // of that. Both are pinned, so that the next process finds them.
 type table struct {
 	next  *ebpf.Map
-	stage *ebpf.Map // the word that all programs share; see bpf/lib/table.h
+	stage *ebpf.Map // the word that all programs share; see bpf/lib/flow.h
 }
 
 // newTable creates a map for that many rows and pins it with its stage. The stage comes first:

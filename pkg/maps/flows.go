@@ -128,7 +128,7 @@ func OpenGrowing(dir string) (*ebpf.Map, error) {
 	return m, err
 }
 
-// The stages in the growth of the map of established flows; see bpf/lib/table.h.
+// The stages in the growth of the map of established flows; see bpf/lib/flow.h.
 const (
 	TableOld  = uint32(bpf.MapsTableStageTABLE_OLD)
 	TableBoth = uint32(bpf.MapsTableStageTABLE_BOTH)

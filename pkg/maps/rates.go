@@ -293,7 +293,7 @@ func (m *Maps) preparePaces(p *Pod) error {
 	return nil
 }
 
-// The programs let packets wait for this long at most (bpf/lib/edt.h): those that a pod sends, and
+// The programs let packets wait for this long at most (bpf/lib/rate.h): those that a pod sends, and
 // those that it receives.
 const (
 	Horizon  = 2 * time.Second

@@ -19,7 +19,6 @@ const (
 	SelectMapAffinity        = "affinity"
 	SelectMapAllowances      = "allowances"
 	SelectMapBackends        = "backends"
-	SelectMapClusterNodes    = "cluster_nodes"
 	SelectMapConnOrigins     = "conn_origins"
 	SelectMapConntrackImport = "conntrack_import"
 	SelectMapCounters        = "counters"
@@ -36,23 +35,14 @@ const (
 	SelectMapFrags           = "frags"
 	SelectMapLate            = "late"
 	SelectMapLruStats        = "lru_stats"
-	SelectMapMasqSkip        = "masq_skip"
 	SelectMapNames           = "names"
 	SelectMapNatDevices      = "nat_devices"
 	SelectMapNodeAddrs       = "node_addrs"
-	SelectMapNodeSources     = "node_sources"
 	SelectMapOptout          = "optout"
 	SelectMapOptoutKinds     = "optout_kinds"
-	SelectMapPacketClients   = "packet_clients"
-	SelectMapPodLinks        = "pod_links"
-	SelectMapPodPaces        = "pod_paces"
-	SelectMapPodRates        = "pod_rates"
-	SelectMapPods            = "pods"
 	SelectMapRangeEpochs     = "range_epochs"
 	SelectMapRouteEpoch      = "route_epoch"
 	SelectMapServices        = "services"
-	SelectMapSharePaces      = "share_paces"
-	SelectMapShareRates      = "share_rates"
 	SelectMapSlots           = "slots"
 	SelectMapSnatAddrs       = "snat_addrs"
 	SelectMapSockBackends    = "sock_backends"
@@ -65,10 +55,12 @@ const (
 	SelectProgSelectBackend  = "select_backend"
 	SelectVarAbsent          = "absent"
 	SelectVarBroken          = "broken"
+	SelectVarCfg             = "cfg"
 	SelectVarChosen          = "chosen"
 	SelectVarForeign         = "foreign"
 	SelectVarFrontends       = "frontends"
 	SelectVarRaced           = "raced"
+	SelectVarSockCfg         = "sock_cfg"
 )
 
 // LoadSelect returns the embedded CollectionSpec for Select.
@@ -123,7 +115,6 @@ type SelectMapSpecs struct {
 	Affinity        *ebpf.MapSpec `ebpf:"affinity"`
 	Allowances      *ebpf.MapSpec `ebpf:"allowances"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
-	ClusterNodes    *ebpf.MapSpec `ebpf:"cluster_nodes"`
 	ConnOrigins     *ebpf.MapSpec `ebpf:"conn_origins"`
 	ConntrackImport *ebpf.MapSpec `ebpf:"conntrack_import"`
 	Counters        *ebpf.MapSpec `ebpf:"counters"`
@@ -140,23 +131,14 @@ type SelectMapSpecs struct {
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Late            *ebpf.MapSpec `ebpf:"late"`
 	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
-	MasqSkip        *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
 	NatDevices      *ebpf.MapSpec `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
-	NodeSources     *ebpf.MapSpec `ebpf:"node_sources"`
 	Optout          *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds     *ebpf.MapSpec `ebpf:"optout_kinds"`
-	PacketClients   *ebpf.MapSpec `ebpf:"packet_clients"`
-	PodLinks        *ebpf.MapSpec `ebpf:"pod_links"`
-	PodPaces        *ebpf.MapSpec `ebpf:"pod_paces"`
-	PodRates        *ebpf.MapSpec `ebpf:"pod_rates"`
-	Pods            *ebpf.MapSpec `ebpf:"pods"`
 	RangeEpochs     *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.MapSpec `ebpf:"route_epoch"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
-	SharePaces      *ebpf.MapSpec `ebpf:"share_paces"`
-	ShareRates      *ebpf.MapSpec `ebpf:"share_rates"`
 	Slots           *ebpf.MapSpec `ebpf:"slots"`
 	SnatAddrs       *ebpf.MapSpec `ebpf:"snat_addrs"`
 	SockBackends    *ebpf.MapSpec `ebpf:"sock_backends"`
@@ -174,10 +156,12 @@ type SelectMapSpecs struct {
 type SelectVariableSpecs struct {
 	Absent    *ebpf.VariableSpec `ebpf:"absent"`
 	Broken    *ebpf.VariableSpec `ebpf:"broken"`
+	Cfg       *ebpf.VariableSpec `ebpf:"cfg"`
 	Chosen    *ebpf.VariableSpec `ebpf:"chosen"`
 	Foreign   *ebpf.VariableSpec `ebpf:"foreign"`
 	Frontends *ebpf.VariableSpec `ebpf:"frontends"`
 	Raced     *ebpf.VariableSpec `ebpf:"raced"`
+	SockCfg   *ebpf.VariableSpec `ebpf:"sock_cfg"`
 }
 
 // SelectObjects contains all objects after they have been loaded into the kernel.
@@ -203,7 +187,6 @@ type SelectMaps struct {
 	Affinity        *ebpf.Map `ebpf:"affinity"`
 	Allowances      *ebpf.Map `ebpf:"allowances"`
 	Backends        *ebpf.Map `ebpf:"backends"`
-	ClusterNodes    *ebpf.Map `ebpf:"cluster_nodes"`
 	ConnOrigins     *ebpf.Map `ebpf:"conn_origins"`
 	ConntrackImport *ebpf.Map `ebpf:"conntrack_import"`
 	Counters        *ebpf.Map `ebpf:"counters"`
@@ -220,23 +203,14 @@ type SelectMaps struct {
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Late            *ebpf.Map `ebpf:"late"`
 	LruStats        *ebpf.Map `ebpf:"lru_stats"`
-	MasqSkip        *ebpf.Map `ebpf:"masq_skip"`
 	Names           *ebpf.Map `ebpf:"names"`
 	NatDevices      *ebpf.Map `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
-	NodeSources     *ebpf.Map `ebpf:"node_sources"`
 	Optout          *ebpf.Map `ebpf:"optout"`
 	OptoutKinds     *ebpf.Map `ebpf:"optout_kinds"`
-	PacketClients   *ebpf.Map `ebpf:"packet_clients"`
-	PodLinks        *ebpf.Map `ebpf:"pod_links"`
-	PodPaces        *ebpf.Map `ebpf:"pod_paces"`
-	PodRates        *ebpf.Map `ebpf:"pod_rates"`
-	Pods            *ebpf.Map `ebpf:"pods"`
 	RangeEpochs     *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.Map `ebpf:"route_epoch"`
 	Services        *ebpf.Map `ebpf:"services"`
-	SharePaces      *ebpf.Map `ebpf:"share_paces"`
-	ShareRates      *ebpf.Map `ebpf:"share_rates"`
 	Slots           *ebpf.Map `ebpf:"slots"`
 	SnatAddrs       *ebpf.Map `ebpf:"snat_addrs"`
 	SockBackends    *ebpf.Map `ebpf:"sock_backends"`
@@ -253,7 +227,6 @@ func (m *SelectMaps) Close() error {
 		m.Affinity,
 		m.Allowances,
 		m.Backends,
-		m.ClusterNodes,
 		m.ConnOrigins,
 		m.ConntrackImport,
 		m.Counters,
@@ -270,23 +243,14 @@ func (m *SelectMaps) Close() error {
 		m.Frags,
 		m.Late,
 		m.LruStats,
-		m.MasqSkip,
 		m.Names,
 		m.NatDevices,
 		m.NodeAddrs,
-		m.NodeSources,
 		m.Optout,
 		m.OptoutKinds,
-		m.PacketClients,
-		m.PodLinks,
-		m.PodPaces,
-		m.PodRates,
-		m.Pods,
 		m.RangeEpochs,
 		m.RouteEpoch,
 		m.Services,
-		m.SharePaces,
-		m.ShareRates,
 		m.Slots,
 		m.SnatAddrs,
 		m.SockBackends,
@@ -305,10 +269,12 @@ func (m *SelectMaps) Close() error {
 type SelectVariables struct {
 	Absent    *ebpf.Variable `ebpf:"absent"`
 	Broken    *ebpf.Variable `ebpf:"broken"`
+	Cfg       *ebpf.Variable `ebpf:"cfg"`
 	Chosen    *ebpf.Variable `ebpf:"chosen"`
 	Foreign   *ebpf.Variable `ebpf:"foreign"`
 	Frontends *ebpf.Variable `ebpf:"frontends"`
 	Raced     *ebpf.Variable `ebpf:"raced"`
+	SockCfg   *ebpf.Variable `ebpf:"sock_cfg"`
 }
 
 // SelectPrograms contains all programs after they have been loaded into the kernel.

@@ -7,7 +7,8 @@
 #include <stdbool.h>
 #include <bpf/bpf_helpers.h>
 
-#include "../../../bpf/lib/lru_stats.h"
+#include "../../../bpf/lib/count.h"
+#include "../../../bpf/lib/maps.h"
 
 enum race_kind {
 	RACE_NONE,

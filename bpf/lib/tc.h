@@ -1,20 +1,53 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the last steps for a packet at tc: drop, reply, send on, or leave to the
- * stack. */
+/* This file contains the last steps for a packet at tc: drop, reply, send on, or leave to the stack. */
 #pragma once
 
 #include <linux/bpf.h>
+#include <linux/if_ether.h>
 #include <linux/pkt_cls.h>
+#include <linux/types.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
 
-#include "reject_tc.h"
 #include "count.h"
-#include "jumbo.h"
-#include "host_flow.h"
-#include "skb.h"
+#include "event.h"
+#include "flow.h"
+#include "maps.h"
+#include "masquerade.h"
+#include "packet.h"
+#include "rate.h"
+#include "reason.h"
+#include "reject.h"
+#include "rewrite.h"
+#include "route.h"
+#include "types.h"
+
+/* Reports whether packets that are rewritten as a row says have a source address of this node: the
+ * stack accepts no such IPv4 packet from outside. Not inlined, to have a stack frame of its own. */
+static __noinline int skb_is_own(const struct ct_entry *row)
+{
+	struct addr from = row->saddr; /* as in ct_known */
+
+	return bpf_map_lookup_elem(&node_addrs, &from) != NULL;
+}
+
+/* Makes a packet come in by the device that it is leaving by. */
+static __always_inline int host_flow_to_stack(struct __sk_buff *skb)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct ethhdr *eth = data;
+
+	if ((void *)(eth + 1) > end)
+		return TC_ACT_SHOT;
+	__builtin_memcpy(eth->h_dest, eth->h_source, ETH_ALEN);
+	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
 
 enum {
 	TC_NEXT = -1,  /* to the next program, whoever owns it */
-	TC_AGAIN = -2, /* no verdict: the flow has to be handled another way, see dsr_fallback.h */
+	TC_AGAIN = -2, /* no verdict: the flow has to be handled another way, see dsr_tc.h */
 	TC_DROP = 2,
 	TC_VLAN_ID = 0xfff,
 	TC_EVERY_LINK = 576, /* bytes of IPv4 */
@@ -204,4 +237,31 @@ static __always_inline int tc_send(struct __sk_buff *skb, const struct ct_entry 
 	if (skb->vlan_present)
 		bpf_skb_vlan_pop(skb);
 	return route_is_complete(to) ? bpf_redirect(to->ifindex, 0) : bpf_redirect_neigh(to->ifindex, NULL, 0, 0);
+}
+
+/* Lets a packet on that belongs to no flow, unless it would show a pod's address. */
+static __noinline int tc_stray(struct __sk_buff *skb, const struct packet *p, struct action *a, bool leaving)
+{
+	if (!leaving || !masquerade_refuses_stray(skb, p))
+		return TC_NEXT;
+	action_drop(a, REASON_NO_PORTS);
+	return tc_drop(skb, p, a, true);
+}
+
+/* Not inlined, to have a stack frame of its own, which is not there yet while the packet is read. */
+static __noinline int tc_drop_read(struct __sk_buff *skb, const struct packet *p, enum reason reason)
+{
+	struct action a = {};
+
+	action_drop(&a, reason);
+	return tc_drop(skb, p, &a, false);
+}
+
+/* Drops a packet about which nothing has been decided. */
+__noinline int tc_drop_for(struct __sk_buff *skb, __u32 reason)
+{
+	struct packet p = {};
+
+	read_packet(skb, &p, 0);
+	return tc_drop_read(skb, &p, reason);
 }

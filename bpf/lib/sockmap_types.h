@@ -5,6 +5,8 @@
 #pragma once
 
 #include <linux/bpf.h>
+#include <linux/errno.h>
+#include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 
 #include "types.h"

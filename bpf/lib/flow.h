@@ -1,20 +1,135 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains connection tracking: rows that say how a packet is rewritten, one per
- * direction of a flow. */
+/* This file contains flows: the table of established ones, the rows that say how a packet is
+ * rewritten, one per direction, and what is decided about a packet by its row. */
 #pragma once
 
+#include <linux/bpf.h>
 #include <linux/errno.h>
-#include <linux/in.h>
+#include <linux/types.h>
 #include <stdbool.h>
-#include <bpf/bpf_endian.h>
+#include <stddef.h>
 #include <bpf/bpf_helpers.h>
 
+#include "addr.h"
+#include "config.h"
+#include "count.h"
 #include "csum.h"
+#include "flow_hash.h"
 #include "maps.h"
-#include "packet.h"
-#include "packetcfg.h"
-#include "table.h"
-#include "lru_stats.h"
+#include "reason.h"
+#include "types.h"
+
+/* The table of established flows. It is one map, or two while a larger one replaces it. During that
+ * time other programs, compiled from the same source, are attached, and the agent announces its
+ * progress in a word that all of them share. It goes on to the next stage only when every program
+ * of every hook has seen the word.
+ *
+ * 	TABLE_OLD	the old map has everything. Programs that know only one map may still run
+ * 	TABLE_BOTH	new rows go into the new map, and the agent carries the others over
+ * 	TABLE_NEW	the new map has everything, and programs that know only it may run already
+ *
+ * While the word changes, some programs act by the old value and some by the new. So a program that
+ * inserts a row looks into the other map afterward: of two programs at least one sees the other. If
+ * there is only one map, `cfg` says so and the verifier removes the rest. */
+
+/* The map that `ct` replaces; otherwise it is always empty. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct flow);
+	__type(value, struct ct_entry);
+} ct_old SEC(".maps");
+
+/* An enum table_stage. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} ct_stage SEC(".maps");
+
+static __always_inline __u32 table_stage(void)
+{
+	__u32 zero = 0;
+	__u32 *stage = bpf_map_lookup_elem(&ct_stage, &zero);
+
+	return stage ? *(volatile __u32 *)stage : TABLE_OLD;
+}
+
+static __always_inline struct ct_entry *table_lookup(const struct flow *flow)
+{
+	struct ct_entry *row = NULL;
+	__u32 stage;
+
+	if (!cfg.growing)
+		return bpf_map_lookup_elem(&ct, flow);
+	stage = table_stage();
+	if (stage != TABLE_OLD)
+		row = bpf_map_lookup_elem(&ct, flow);
+	if (!row && stage != TABLE_NEW)
+		row = bpf_map_lookup_elem(&ct_old, flow);
+	return row;
+}
+
+/* -EEXIST: the flow has a row. Errors are compared as int, because before Linux 6.4 maps set only
+ * the lower half of the register. */
+static __always_inline int table_insert(const struct flow *flow, const struct ct_entry *row)
+{
+	__u32 stage;
+	int err;
+
+	if (!cfg.growing)
+		return bpf_map_update_elem(&ct, flow, row, BPF_NOEXIST);
+	stage = table_stage();
+	if (stage == TABLE_OLD) {
+		err = bpf_map_update_elem(&ct_old, flow, row, BPF_NOEXIST);
+		if (err || !bpf_map_lookup_elem(&ct, flow))
+			return err;
+		bpf_map_delete_elem(&ct_old, flow);
+		return -EEXIST;
+	}
+	err = bpf_map_update_elem(&ct, flow, row, BPF_NOEXIST);
+	if (err || stage == TABLE_NEW || !bpf_map_lookup_elem(&ct_old, flow))
+		return err;
+	bpf_map_delete_elem(&ct, flow);
+	return -EEXIST;
+}
+
+/* Writes the row of a flow, whether it exists or not. */
+static __always_inline long table_write(const struct flow *flow, const struct ct_entry *row)
+{
+	if (cfg.growing && table_stage() == TABLE_OLD)
+		return bpf_map_update_elem(&ct_old, flow, row, BPF_ANY);
+	return bpf_map_update_elem(&ct, flow, row, BPF_ANY);
+}
+
+/* Writes the row of a flow if it exists. */
+static __always_inline long table_replace(const struct flow *flow, const struct ct_entry *row)
+{
+	__u32 stage;
+
+	if (!cfg.growing)
+		return bpf_map_update_elem(&ct, flow, row, BPF_EXIST);
+	stage = table_stage();
+	if (stage != TABLE_OLD && !bpf_map_update_elem(&ct, flow, row, BPF_EXIST))
+		return 0;
+	return stage == TABLE_NEW ? -ENOENT : bpf_map_update_elem(&ct_old, flow, row, BPF_EXIST);
+}
+
+/* Deletes from the old map first: the program that carries a row over checks there again
+ * afterward. */
+static __always_inline void table_delete(const struct flow *flow)
+{
+	__u32 stage = cfg.growing ? table_stage() : TABLE_NEW;
+
+	if (stage != TABLE_NEW)
+		bpf_map_delete_elem(&ct_old, flow);
+	if (stage != TABLE_OLD)
+		bpf_map_delete_elem(&ct, flow);
+}
+
+/* Connection tracking: rows that say how a packet is rewritten, one per direction of a flow. */
 
 /* A row that was recycled between lookup and copy is looked up again. More attempts than this would
  * mean a storm. */
@@ -27,52 +142,6 @@
 static __always_inline __u32 ct_now(void)
 {
 	return bpf_jiffies64() >> cfg.tick_shift;
-}
-
-/* Mixes a word into a hash of which the upper bits are used. */
-static __always_inline __u64 ct_mix(__u64 hash, __u64 word)
-{
-	hash = (hash ^ word) * 0x9e3779b97f4a7c15ULL;
-	return hash ^ hash >> 32;
-}
-
-/* Factors for a sum of products, one for each word. They are odd and random, but chosen so that any
- * change of one byte of a word changes the upper 16 bits of the sum (TestSealOfEveryByte). No
- * product waits for another, so all of them take little longer than one; a hash that chains its
- * words takes as long as all of them in sequence. */
-static const __u64 ct_factor[] = {
-	0xe1454c40c439f34bULL, 0x26b563b1e794ee15ULL, 0xac8be7d742840d2bULL, 0xe7ca430e92ac3d43ULL,
-	0x1333bc1cfe6c2b03ULL, 0x20050ed31a6e72b9ULL, 0x94a67f00f335c357ULL, 0x332726d0356a4153ULL,
-	0xa0187b4d51209e8fULL, 0xae6ac4a9e89c5bc7ULL, 0x542861cd55e7d67fULL, 0x17bcc74d6d683cf9ULL,
-	0x8491cabea0afe357ULL,
-};
-
-/* The sum over the four words of two addresses. Neighboring addresses differ in their last bytes,
- * and the upper bits of a product depend on everything below them, so the swap moves these bytes to
- * the lower end. */
-static __always_inline __u64 ct_sum_addrs(const __u64 *word, const __u64 *factor)
-{
-	__u64 sum = 0;
-
-	for (int i = 0; i < 4; i++)
-		sum += __builtin_bswap64(word[i]) * factor[i];
-	return sum;
-}
-
-static __always_inline __u64 ct_sum(const struct flow *flow)
-{
-	const __u64 *word = (const __u64 *)flow;
-
-	return ct_sum_addrs(word, ct_factor) + word[4] * ct_factor[4];
-}
-
-/* A hash of which the upper half is to be used: the low bits of a sum of products are only as good
- * as the low bits of its words. */
-static __always_inline __u64 ct_hash(const struct flow *flow)
-{
-	__u64 sum = ct_sum(flow);
-
-	return ct_mix(sum ^ sum >> 32, 0);
 }
 
 /* Part of the layout of rows: a row that was sealed in any other way belongs to no flow. */
@@ -298,4 +367,94 @@ static __always_inline bool ct_claim(const struct flow *flow, const struct ct_en
 		return true;
 	ct_pending_delete(flow);
 	return false;
+}
+
+enum verdict {
+	VERDICT_PASS,
+	VERDICT_DROP,
+	VERDICT_REWRITE,
+};
+
+enum reject {
+	REJECT_NONE,
+	REJECT_RESET,	    /* TCP RST */
+	REJECT_UNREACHABLE, /* ICMP: port unreachable */
+	REJECT_EXPIRED,	    /* ICMP: time exceeded */
+	REJECT_TOO_BIG,	    /* ICMP: the packet exceeds the MTU of the next link */
+};
+
+struct action {
+	__u8 verdict;	    /* enum verdict */
+	__u8 reason;	    /* enum reason, for a drop */
+	__u8 reject;	    /* enum reject, to a dropped packet */
+	bool is_first;	    /* first packet of a flow, which may still be sent another way */
+	__u32 mtu;	    /* for REJECT_TOO_BIG */
+	struct ct_entry to; /* for a rewrite */
+};
+
+static __always_inline int action_drop(struct action *a, enum reason reason)
+{
+	a->verdict = VERDICT_DROP;
+	a->reason = reason;
+	return 0;
+}
+
+/* Drops a packet that has no hops left, with the ICMP error that a router sends. */
+static __always_inline int action_expire(struct action *a)
+{
+	a->reject = REJECT_EXPIRED;
+	return action_drop(a, REASON_TTL);
+}
+
+/* Applies the row of a flow to a packet that neither begins nor extends it. */
+static __always_inline int action_known(struct action *a, const struct flow *flow)
+{
+	int known = ct_known(flow, &a->to);
+
+	if (known == CT_TORN)
+		return action_drop(a, REASON_FLOW_RACE);
+	if (known == CT_KNOWN)
+		a->verdict = VERDICT_REWRITE;
+	return 0;
+}
+
+/* Returns what the agent says if it follows changes up to the tick in which the row is used, or
+ * NULL. The agent writes `changed` before it vouches. So a program that loads `changed` after
+ * `until` never sees the promise without the change before it. */
+static __always_inline const struct route_epoch *route_epoch_valid(const struct ct_entry *row)
+{
+	__u32 zero = 0;
+	struct route_epoch *told = bpf_map_lookup_elem(&route_epoch, &zero);
+
+	return told && (__s32)(*(volatile __u32 *)&told->until - *(const volatile __u32 *)&row->seen) >= 0 ? told
+													   : NULL;
+}
+
+/* Reports whether what was valid in the tick `before` may have changed since. `before` is a
+ * pointer, so that the value is loaded only here: there is no register or stack to keep it in until
+ * then. */
+static __always_inline bool route_epoch_is_old(const __u32 *before, const __u32 *changed)
+{
+	return (__s32)(*before - *(const volatile __u32 *)changed) <= 0;
+}
+
+/* Initializes the row of a reply, which undoes the request's row, without its route and port. The
+ * caller has to complete it with ct_finish. */
+static __always_inline void new_flow_reply(const struct flow *flow, const struct ct_entry *there,
+					   struct ct_entry *row)
+{
+	__builtin_memset(row, 0, sizeof(*row));
+	row->saddr = flow->daddr;
+	row->daddr = flow->saddr;
+	row->sport = flow->dport;
+	row->dport = flow->sport;
+	row->flags = CT_REPLY | there->flags | (there->flags & CT_NODE ? CT_STACK : 0);
+	row->seen = ct_now();
+}
+
+/* Reports whether packets of a row leave the node rather than come in: answers of a backend on this
+ * node to a client by the client's own address. A row of the node's own flow looks alike. */
+static __always_inline bool source_leaves(const struct flow *flow, const struct ct_entry *row)
+{
+	return (row->flags & (CT_REPLY | CT_NODE)) == CT_REPLY && addr_equal(&flow->daddr, &row->daddr);
 }

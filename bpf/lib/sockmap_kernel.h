@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the parts of the kernel's sockets and processes that the programs read,
- * relocated by BTF. */
+/* This file contains the parts of the kernel's sockets and processes that the programs read, relocated
+ * by BTF. */
 #pragma once
 
+#include <linux/bpf.h>
+#include <linux/types.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <bpf/bpf_core_read.h>
-
-#include "types.h"
+#include <bpf/bpf_helpers.h>
 
 struct list_head {
 	struct list_head *next;

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the layouts of what is known about the pods of this node. */
+/* This file contains what is known about the pods of this node and about the nodes of the cluster:
+ * layouts and maps. */
 #pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
 
 #include "types.h"
 
@@ -95,7 +100,7 @@ struct pace_key {
 	__u32 kind; /* enum pace_kind */
 };
 
-/* How much senders to a pod may have in flight, see receive_window_share.h. */
+/* How much senders to a pod may have in flight, see rate.h. */
 struct receive_window {
 	__u64 bytes; /* for each sender; zero: unlimited */
 	__u64 part;  /* fraction of an equal part, in sixteenths */
@@ -106,14 +111,14 @@ struct receive_window {
 
 /* What a pod or share has sent or received so far. Only programs write it. */
 struct pod_pace {
-	__u64 next; /* when the next packet may leave, see edt.h */
+	__u64 next; /* when the next packet may leave, see rate.h */
 	__u64 sent; /* bytes that were given a departure time, ever */
 	__u64 dropped;
 	/* packets marked with ECN CE, which tells their receiver and so their sender of
 	 * congestion */
 	__u64 marked;
 	struct receive_window window;
-	__u64 size; /* average of late, in sixteenths of a byte, see edt.h */
+	__u64 size; /* average of late, in sixteenths of a byte, see rate.h */
 };
 
 _Static_assert(sizeof(struct cluster_node) == 16, "a value has no hidden padding");
@@ -122,3 +127,92 @@ _Static_assert(sizeof(struct pod_rate) == 32, "a value has no hidden padding");
 _Static_assert(sizeof(struct pace_key) == 8, "a key has no hidden padding");
 _Static_assert(sizeof(struct pod) == 24, "a value has no hidden padding");
 _Static_assert(sizeof(struct pod_link) == 12, "a value has no hidden padding");
+
+/* The pods of this node that have their network from fairlead, by address and by device. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct addr);
+	__type(value, struct pod);
+} pods SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct pod_link);
+} pod_links SEC(".maps");
+
+/* The rates of pods that have one, and their accounts of what was sent and received. The rates are
+ * a separate map so that changing one leaves the account alone. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct pod_rate);
+} pod_rates SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 32768);
+	__type(key, struct pace_key);
+	__type(value, struct pod_pace);
+} pod_paces SEC(".maps");
+
+/* A share belongs to all pods of a namespace or of the node. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, __u64);
+	__type(value, struct share_rate);
+} share_rates SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, __u64);
+	__type(value, struct pod_pace);
+} share_paces SEC(".maps");
+
+/* Nonzero once a pod, or the node, has sent packets to a service: until then no program looks for
+ * replies. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} packet_clients SEC(".maps");
+
+/* The destinations that see a pod's own address by whatever device packets leave: the cluster, and
+ * every network that has routes to pods. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct prefix_key);
+	__type(value, __u32);
+} masq_skip SEC(".maps");
+
+/* The nodes of the cluster, by address, as far as Node objects tell. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 32768);
+	__type(key, struct addr);
+	__type(value, struct cluster_node);
+} cluster_nodes SEC(".maps");
+
+/* The sources that belong behind a node: its addresses and those of its pods. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 131072);
+	__type(key, struct prefix_key);
+	__type(value, struct cluster_node);
+} node_sources SEC(".maps");

@@ -1,15 +1,132 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains how pods' rates are enforced: each packet is given its earliest departure
- * time, and the fq queue of the device it leaves by delays it until then. The time is set at the
- * pod's own device, where the pod is known, and stays with the packet through the stack, past it,
- * and into a tunnel. A packet that leaves by no device of the node is delayed at a device made for
- * this (pacer.h). */
+/* This file contains how pods' rates are enforced. */
 #pragma once
 
-#include "jumbo.h"
-#include "maps.h"
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <linux/types.h>
+#include <linux/udp.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
 #include "packet.h"
-#include "receive_window_share.h"
+#include "pod_maps.h"
+
+/* The special case of IPv6 packets merged to more than their length field can express. Linux inserts a
+ * jumbogram header between the IPv6 and TCP headers and removes it before segmentation, so no link
+ * ever carries it. But bpf_check_mtu counts it when it checks whether the segments fit. */
+
+enum {
+	JUMBO_LEN = 8,
+	JUMBO_OPTION = 0xc2, /* the option, which is all that the header contains */
+	JUMBO_L4 = sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + JUMBO_LEN,
+};
+
+/* Reports whether the segments of such a packet fit a link with this MTU. */
+static __always_inline bool jumbo_fits(struct __sk_buff *skb, __u32 mtu)
+{
+	void *data = (void *)(long)skb->data;
+	struct ipv6hdr *ip6 = data + sizeof(struct ethhdr);
+	__u8 *tcp = data + JUMBO_L4;
+
+	if (skb->protocol != bpf_htons(ETH_P_IPV6) || !skb->gso_size ||
+	    (void *)(tcp + sizeof(struct tcphdr)) > (void *)(long)skb->data_end)
+		return false;
+	return ip6->nexthdr == IPPROTO_HOPOPTS && !ip6->payload_len &&
+	       sizeof(*ip6) + (tcp[12] >> 4) * 4 + skb->gso_size <= mtu;
+}
+
+/* How much senders to a rate-limited pod may have in flight. Senders that support ECN learn of
+ * congestion by a mark on their packets; others would send more and more until packets are
+ * lost. So, while much waits, the pod advertises less room to them than it has (receive_window.h):
+ * together as much as the rate lets through in a RECEIVE_WINDOW_ALL-th of a second, shared equally. */
+
+#define RECEIVE_WINDOW_SECOND 1000000000ULL
+#define RECEIVE_WINDOW_ALL 5 /* parts of a second */
+/* length of a round; a sender that sends nothing for two rounds no longer counts */
+#define RECEIVE_WINDOW_TURN (RECEIVE_WINDOW_SECOND / 4)
+/* if no packet came for this long, everything starts over */
+#define RECEIVE_WINDOW_PAUSE (2 * RECEIVE_WINDOW_SECOND)
+#define RECEIVE_WINDOW_LONG (RECEIVE_WINDOW_SECOND / 7) /* senders are limited if packets have to wait longer */
+/* and released gradually if less, as otherwise the rate would not be reached */
+#define RECEIVE_WINDOW_SHORT (RECEIVE_WINDOW_SECOND / 20)
+/* bytes: an acknowledgment, whose sender cannot be limited */
+#define RECEIVE_WINDOW_SMALL 120
+
+/* How much of an equal part each sender may have, in sixteenths. Distant senders need more than one
+ * part, and if much traffic comes from senders that cannot be limited (UDP), less is left for the
+ * others. */
+enum {
+	RECEIVE_WINDOW_LEAST = 4,
+	RECEIVE_WINDOW_PART = 16,
+	RECEIVE_WINDOW_FREE = 1024, /* unlimited */
+};
+
+/* The number of set bits. */
+static __always_inline __u64 receive_window_count(__u64 bits)
+{
+	bits -= bits >> 1 & 0x5555555555555555ULL;
+	bits = (bits & 0x3333333333333333ULL) + (bits >> 2 & 0x3333333333333333ULL);
+	return ((bits + (bits >> 4)) & 0x0f0f0f0f0f0f0f0fULL) * 0x0101010101010101ULL >> 56;
+}
+
+/* Begins the next round if this one is over, and returns the part. Another CPU may have begun a
+ * round that is still in the future by our clock, or the very first one, whose part is not set
+ * yet. */
+static __always_inline __u64 receive_window_turn(struct receive_window *w, __u64 now, __u64 wait)
+{
+	__u64 began = *(volatile __u64 *)&w->began, part = w->part;
+	__s64 since = now - began;
+	bool idle = since > (__s64)(2 * RECEIVE_WINDOW_TURN);
+
+	if (part < RECEIVE_WINDOW_LEAST)
+		part = RECEIVE_WINDOW_FREE;
+	if (since <= (__s64)RECEIVE_WINDOW_TURN || __sync_val_compare_and_swap(&w->began, began, now) != began)
+		return part;
+	w->flows_before = idle ? 0 : w->flows;
+	w->flows = 0;
+	if (since > (__s64)RECEIVE_WINDOW_PAUSE || part >= RECEIVE_WINDOW_FREE)
+		return RECEIVE_WINDOW_FREE;
+	if (wait < RECEIVE_WINDOW_SHORT)
+		return part + part / 4;
+	return wait > 2 * RECEIVE_WINDOW_LONG && part > RECEIVE_WINDOW_LEAST ? part - part / 4 : part;
+}
+
+/* Reports whether a packet is for a group, such as the node's own reports of its IPv6 groups. No
+ * sender of those reads the pod's window. */
+static __always_inline bool receive_window_is_group(struct __sk_buff *skb)
+{
+	__u8 first;
+
+	return !bpf_skb_load_bytes(skb, 0, &first, sizeof(first)) && first & 1;
+}
+
+/* Notes that a packet for a pod has to wait for `wait` ns. CPUs that do this at the same time may
+ * overwrite each other's notes; the next packet repeats them. */
+static __always_inline void receive_window_note(struct __sk_buff *skb, struct receive_window *w, __u64 rate,
+						__u64 now, __u64 wait)
+{
+	__u64 bit = 1ULL << (bpf_get_hash_recalc(skb) & 63), part = receive_window_turn(w, now, wait), bytes, flows;
+
+	if (wait > RECEIVE_WINDOW_LONG && part > RECEIVE_WINDOW_PART)
+		part = RECEIVE_WINDOW_PART;
+	w->part = part;
+	if (skb->len > RECEIVE_WINDOW_SMALL && !(w->flows & bit) && !receive_window_is_group(skb))
+		w->flows |= bit;
+	flows = receive_window_count(w->flows | w->flows_before);
+	bytes = rate / RECEIVE_WINDOW_ALL * part / RECEIVE_WINDOW_PART / (flows ? flows : 1);
+	*(volatile __u64 *)&w->bytes = part >= RECEIVE_WINDOW_FREE ? 0 : bytes + 1;
+}
+
+/* How pods' rates are enforced: each packet is given its earliest departure time, and the fq queue of
+ * the device it leaves by delays it until then. The time is set at the pod's own device, where the
+ * pod is known, and stays with the packet through the stack, past it, and into a tunnel. A packet
+ * that leaves by no device of the node is delayed at a device made for this (pod.h). */
 
 #define EDT_SECOND 1000000000ULL
 #define EDT_HORIZON (2 * EDT_SECOND) /* a sent packet is dropped if it would wait longer */
@@ -44,7 +161,7 @@ static __always_inline bool edt_is_ip(struct __sk_buff *skb)
 }
 
 /* Returns the offset of the header behind the IP header, and its protocol. Options of IPv6 may be
- * before it, such as the length of a jumbogram (jumbo.h). Zero: the packet has no such header. */
+ * before it, such as the length of a jumbogram. Zero: the packet has no such header. */
 static __always_inline __u32 edt_transport(struct __sk_buff *skb, bool is_v4, __u8 *proto)
 {
 	__u32 off = sizeof(struct ethhdr);
