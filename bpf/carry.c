@@ -47,7 +47,7 @@ static __always_inline void carry_follow(const struct flow *flow, struct ct_entr
 	if (!was) {
 		bpf_map_delete_elem(&ct, flow);
 	} else if (was->checksum != row->checksum) {
-		if (ct_find(&ct_old, flow, row, &torn))
+		if (flow_find(&ct_old, flow, row, &torn))
 			bpf_map_update_elem(&ct, flow, row, BPF_EXIST);
 	} else {
 		is->seen = was->seen;
@@ -62,7 +62,7 @@ static __always_inline enum carry_outcome carry(const struct flow *flow)
 	bool torn = false;
 	int err;
 
-	if (!ct_find(&ct_old, flow, &row, &torn))
+	if (!flow_find(&ct_old, flow, &row, &torn))
 		return torn ? CARRY_TORN : CARRY_GONE;
 	err = bpf_map_update_elem(&ct, flow, &row, BPF_NOEXIST);
 	if (err == -EEXIST)

@@ -120,12 +120,12 @@ static __always_inline bool collect_find(void *map, const struct doomed *d, stru
 	pair->reply = bpf_map_lookup_elem(map, &d->reply);
 	if (pair->request) {
 		pair->request_was = *pair->request;
-		if (!ct_leads(&pair->request_was, &d->reply))
+		if (!flow_leads(&pair->request_was, &d->reply))
 			pair->request = NULL;
 	}
 	if (pair->reply) {
 		pair->reply_was = *pair->reply;
-		if (!ct_leads(&pair->reply_was, &d->request))
+		if (!flow_leads(&pair->reply_was, &d->request))
 			pair->reply = NULL;
 	}
 	return pair->request || pair->reply;
@@ -168,7 +168,7 @@ static long collect_pending(__u32 index, struct collect_run **r)
 		return 0;
 	if (d->why == DOOM_IDLE && !collect_pending_over(*r, d->request.proto, &pair))
 		return 0;
-	lru_stats_deleted_atomic(LRU_CT_PENDING, collect_delete(&ct_pending, d, &pair));
+	count_lru_deleted_atomic(LRU_CT_PENDING, collect_delete(&ct_pending, d, &pair));
 	d->outcome = DOOM_DELETED;
 	return 0;
 }

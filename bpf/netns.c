@@ -43,7 +43,7 @@ struct walk {
 	const struct proc_ns_operations *ops;
 };
 
-static long walk_on(__u32 index __attribute__((unused)), struct walk *walk)
+static long netns_walk_on(__u32 index __attribute__((unused)), struct walk *walk)
 {
 	const struct proc_ns_operations *ops = NULL;
 	struct list_head *next = NULL;
@@ -73,7 +73,7 @@ int netns_find(void *ctx __attribute__((unused)))
 	struct walk walk = { own, own, BPF_CORE_READ(own, ns.ops) };
 
 	netns_cookie = 0;
-	bpf_loop(NAMESPACES, walk_on, &walk, 0);
+	bpf_loop(NAMESPACES, netns_walk_on, &walk, 0);
 	return 0;
 }
 

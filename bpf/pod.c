@@ -41,21 +41,21 @@ static __noinline int pod_refuse(struct __sk_buff *skb, const struct packet *p, 
 				 enum ct_side side)
 {
 	pod_count(skb, p, a, side);
-	return a->reject == REJECT_NONE || !tc_reject(skb, p, a) ? POD_DROP : bpf_redirect(skb->ifindex, 0);
+	return a->reject == REJECT_NONE || !reject_tc(skb, p, a) ? POD_DROP : bpf_redirect(skb->ifindex, 0);
 }
 
 /* Drops a packet that is not what was parsed before, which cannot happen. */
 static __always_inline int pod_mistake(struct __sk_buff *skb, const struct packet *p, struct action *a,
 				       enum ct_side side)
 {
-	action_drop(a, REASON_BAD_TABLE);
+	flow_drop(a, REASON_BAD_TABLE);
 	return pod_refuse(skb, p, a, side);
 }
 
 /* Returns the outcome for a packet that is not translated here. */
 static __always_inline int pod_elsewhere(const struct action *a, enum ct_side side)
 {
-	return side == CT_FROM_POD && ct_is_at(&a->to, CT_TO_POD) ? POD_BACK : POD_ON;
+	return side == CT_FROM_POD && flow_is_at(&a->to, CT_TO_POD) ? POD_BACK : POD_ON;
 }
 
 __noinline int pod_fragment(struct __sk_buff *skb, struct packet *p, struct action *a, enum ct_side side)
@@ -64,11 +64,12 @@ __noinline int pod_fragment(struct __sk_buff *skb, struct packet *p, struct acti
 		return POD_ON;
 	fragment_decide(p, a);
 	/* the rest of a datagram whose first fragment was refused */
-	if (a->verdict == VERDICT_PASS && side == CT_FROM_POD && !packet_is_icmp(p) && clusterip_is(&p->flow.daddr))
-		action_drop(a, REASON_NO_SERVICE);
+	if (a->verdict == VERDICT_PASS && side == CT_FROM_POD && !packet_is_icmp(p) &&
+	    cluster_ip_is(&p->flow.daddr))
+		flow_drop(a, REASON_NO_SERVICE);
 	if (a->verdict == VERDICT_DROP)
 		return pod_refuse(skb, p, a, side);
-	if (a->verdict == VERDICT_PASS || !ct_is_at(&a->to, side))
+	if (a->verdict == VERDICT_PASS || !flow_is_at(&a->to, side))
 		return pod_elsewhere(a, side);
 	if (!rewrite_fragment((void *)(long)skb->data, (void *)(long)skb->data_end, p, a))
 		return pod_mistake(skb, p, a, side);
@@ -86,13 +87,14 @@ __noinline int pod_icmp(struct __sk_buff *skb, const struct packet *p, struct ac
 		return POD_ON;
 	parsed = icmp_quote(&quote, p, (void *)(long)skb->data, (void *)(long)skb->data_end);
 	if (parsed != PARSED_FLOW && parsed != PARSED_CUT)
-		return side == CT_FROM_POD && echo_answer((void *)(long)skb->data, (void *)(long)skb->data_end, p)
+		return side == CT_FROM_POD &&
+				       icmp_echo_answer((void *)(long)skb->data, (void *)(long)skb->data_end, p)
 			       ? bpf_redirect(skb->ifindex, 0)
 			       : POD_ON;
 	icmp_decide(p, &quote, a);
 	if (a->verdict == VERDICT_DROP)
 		return pod_refuse(skb, p, a, side);
-	if (a->verdict == VERDICT_PASS || !ct_is_at(&a->to, side))
+	if (a->verdict == VERDICT_PASS || !flow_is_at(&a->to, side))
 		return pod_elsewhere(a, side);
 	if (!icmp_rewrite((void *)(long)skb->data, (void *)(long)skb->data_end, p, &quote, a))
 		return pod_mistake(skb, p, a, side);
@@ -107,7 +109,7 @@ __noinline int pod_begin(struct __sk_buff *skb, const struct packet *p, struct a
 		return 0;
 	new_flow_decide(skb, p, a, true);
 	if (a->verdict == VERDICT_REWRITE)
-		packet_clients_note(PACKET_CLIENT_POD);
+		cluster_packet_clients_note(PACKET_CLIENT_POD);
 	return 0;
 }
 
@@ -125,7 +127,7 @@ static __always_inline int pod_flow(struct __sk_buff *skb, const struct packet *
 	if (a->reason != REASON_NONE)
 		pod_count(skb, p, a, side);
 	if (!rewrite_headers((void *)(long)skb->data, (void *)(long)skb->data_end, p, a, false) ||
-	    skb_sum(skb, p, a, false))
+	    rewrite_skb_sum(skb, p, a, false))
 		return pod_mistake(skb, p, a, side);
 	return POD_ON;
 }
@@ -135,7 +137,7 @@ static __always_inline int pod_translate(struct __sk_buff *skb, struct packet *p
 {
 	struct action a = {};
 
-	switch (read_packet(skb, p, 0)) {
+	switch (packet_read(skb, p, 0)) {
 	case PARSED_FLOW:
 		return pod_flow(skb, p, &a, side);
 	case PARSED_ICMP:
@@ -163,23 +165,23 @@ static __noinline int pod_leave(struct __sk_buff *skb, const struct packet *p)
 	struct ct_entry way = { .saddr = p->flow.saddr, .daddr = p->flow.daddr };
 
 	route_find(skb, p, &way);
-	if (p->ttl <= 1 || !pod_is_served(way.ifindex) || !pods_fit(skb, way.ifindex))
+	if (p->ttl <= 1 || !pod_is_served(way.ifindex) || !pod_fits(skb, way.ifindex))
 		return POD_NEXT;
 	if (!route_is_complete(&way))
-		return pods_hop(skb, p, NULL, NULL) ? bpf_redirect_neigh(way.ifindex, NULL, 0, 0) : POD_NEXT;
-	return pods_hop(skb, p, way.dmac, way.smac) ? bpf_redirect(way.ifindex, 0) : POD_NEXT;
+		return pod_hop(skb, p, NULL, NULL) ? bpf_redirect_neigh(way.ifindex, NULL, 0, 0) : POD_NEXT;
+	return pod_hop(skb, p, way.dmac, way.smac) ? bpf_redirect(way.ifindex, 0) : POD_NEXT;
 }
 
 /* Sends a pod's reply to itself, to an address of the node, back to the pod. */
 static __always_inline int pod_answer_itself(struct __sk_buff *skb, const struct packet *p)
 {
-	struct pod *pod = pods_at(&p->flow.saddr);
+	struct pod *pod = cluster_pod_at(&p->flow.saddr);
 
-	return pod && p->ttl > 1 && pods_hop(skb, p, pod->mac, pod->host_mac) ? bpf_redirect(skb->ifindex, 0)
-									      : POD_NEXT;
+	return pod && p->ttl > 1 && pod_hop(skb, p, pod->mac, pod->host_mac) ? bpf_redirect(skb->ifindex, 0)
+									     : POD_NEXT;
 }
 
-/* Returns the verdict for a packet that pods_send has handled. */
+/* Returns the verdict for a packet that pod_redirect has handled. */
 static __always_inline int pod_sent(struct __sk_buff *skb, struct packet *p, int outcome)
 {
 	return outcome == PODS_OVER_RATE ? pod_drop(skb, p, REASON_JAM) : outcome;
@@ -195,12 +197,12 @@ static __noinline int pod_serve(struct __sk_buff *skb, struct packet *p)
 		return pod_answer_itself(skb, p);
 	if (outcome != POD_ON)
 		return outcome;
-	if (!pods_read(skb, p))
+	if (!packet_read_addrs(skb, p))
 		return POD_NEXT;
-	pod = pods_at(&p->flow.daddr);
+	pod = cluster_pod_at(&p->flow.daddr);
 	if (!pod || pod->ifindex != skb->ifindex)
 		return POD_ON;
-	return pod_sent(skb, p, pods_send(skb, p, pod, EDT_FREE));
+	return pod_sent(skb, p, pod_redirect(skb, p, pod, EDT_FREE));
 }
 
 /* Reports whether a pod's packet, which is not for another pod, may be for a service or reply to
@@ -208,15 +210,16 @@ static __noinline int pod_serve(struct __sk_buff *skb, struct packet *p)
 __noinline int pod_dials(struct __sk_buff *skb, struct packet *p)
 {
 	return !p || !pod_flow_read(skb, p) ||
-	       (packet_clients_have(PACKET_CLIENT_POD | PACKET_CLIENT_NODE) && pod_flow_is_known(&p->flow)) ||
-	       new_flow_frontend(&p->flow, true) || (pod_flow_begins(skb, p) && clusterip_is(&p->flow.daddr));
+	       (cluster_packet_clients_have(PACKET_CLIENT_POD | PACKET_CLIENT_NODE) &&
+		pod_flow_is_known(&p->flow)) ||
+	       lb_frontend(&p->flow, true) || (pod_flow_begins(skb, p) && cluster_ip_is(&p->flow.daddr));
 }
 
 /* Books the departure of a pod's packet, and slows down those who send to the pod. */
 static __always_inline __u64 pod_book(struct __sk_buff *skb, __u32 ifindex, bool is_v4)
 {
 	receive_window_lower(skb, ifindex, is_v4);
-	return edt_book(skb, ifindex, PACE_OUT, is_v4);
+	return rate_book(skb, ifindex, PACE_OUT, is_v4);
 }
 
 /* Handles a packet of a pod that has a proxy, which is TCP or may be. One that a rate delays is
@@ -224,7 +227,7 @@ static __always_inline __u64 pod_book(struct __sk_buff *skb, __u32 ifindex, bool
 static __always_inline int pod_proxy(struct __sk_buff *skb, struct packet *p, __u32 proxy)
 {
 	__u32 ifindex = skb->ifindex;
-	bool waits = cfg.pacer && edt_limits(ifindex);
+	bool waits = cfg.pacer && rate_limits(ifindex);
 	int outcome = proxy_take(skb, p, proxy, !waits);
 	__u64 at;
 
@@ -236,13 +239,13 @@ static __always_inline int pod_proxy(struct __sk_buff *skb, struct packet *p, __
 		return bpf_redirect_neigh(PROXY_DEVICE, NULL, 0, 0);
 	at = pod_book(skb, ifindex, p->is_v4);
 	return at == EDT_BEYOND_HORIZON ? pod_drop(skb, p, REASON_HORIZON)
-					: pacer_enter(skb, at, PACER_PROXY, ifindex);
+					: pod_pacer_send(skb, at, PACER_PROXY, ifindex);
 }
 
 /* Delays a packet from a pod to its node, on the node. */
 static __always_inline int pod_stay(struct __sk_buff *skb, __u64 at)
 {
-	return pacer_enter(skb, at, PACER_NODE, skb->ifindex);
+	return pod_pacer_send(skb, at, PACER_NODE, skb->ifindex);
 }
 
 /* Sends a pod's packet about its link to the stack at its time. Neighbor discovery and ARP need not
@@ -252,13 +255,13 @@ static __noinline int pod_send_near(struct __sk_buff *skb, struct packet *p, int
 {
 	__u64 at = EDT_FREE;
 
-	if (p->l3 && tunnel_may_be(skb, p) && tunnel_is_entered(skb))
+	if (p->l3 && antispoof_tunnel_may_be(skb, p) && antispoof_tunnel_is_entered(skb))
 		return pod_drop(skb, p, REASON_TUNNEL_PORT);
-	if (cfg.pacer && (about == ANTISPOOF_NEAR || (p->l3 && !pod_is_near(p, NULL))))
+	if (cfg.pacer && (about == ANTISPOOF_NEAR || (p->l3 && !antispoof_stays_on_node(p, NULL))))
 		at = pod_book(skb, skb->ifindex, p->is_v4);
 	if (at == EDT_BEYOND_HORIZON)
 		return pod_drop(skb, p, REASON_HORIZON);
-	return pacer_is_due(at) ? pod_stay(skb, at) : POD_NEXT;
+	return pod_pacer_is_due(at) ? pod_stay(skb, at) : POD_NEXT;
 }
 
 /* Sends a pod's packet to its destination at its time. If it leaves by a device it waits there.
@@ -268,18 +271,18 @@ static __noinline int pod_send(struct __sk_buff *skb, struct packet *p, const st
 	bool paced = cfg.pacer;
 	__u64 at;
 
-	if (!to && tunnel_may_be(skb, p) && tunnel_is_entered(skb))
+	if (!to && antispoof_tunnel_may_be(skb, p) && antispoof_tunnel_is_entered(skb))
 		return pod_drop(skb, p, REASON_TUNNEL_PORT);
 	at = paced ? pod_book(skb, skb->ifindex, p->is_v4) : EDT_FREE;
 
 	if (paced && at == EDT_BEYOND_HORIZON)
 		return pod_drop(skb, p, REASON_HORIZON);
 	if (to && cfg.bypass)
-		return pod_sent(skb, p, pods_send(skb, p, to, at));
-	if (paced && pacer_is_due(at)) {
-		if (pod_is_near(p, to))
+		return pod_sent(skb, p, pod_redirect(skb, p, to, at));
+	if (paced && pod_pacer_is_due(at)) {
+		if (antispoof_stays_on_node(p, to))
 			return pod_stay(skb, at);
-		edt_stamp(skb, at);
+		rate_stamp(skb, at);
 	}
 	return cfg.bypass ? pod_leave(skb, p) : POD_NEXT;
 }
@@ -292,7 +295,7 @@ static __always_inline int pod_receive(struct __sk_buff *skb)
 	int outcome;
 	__u32 proxy;
 
-	from = pods_read(skb, &p) ? antispoof_own(skb, &p) : NULL;
+	from = packet_read_addrs(skb, &p) ? antispoof_own(skb, &p) : NULL;
 	if (!from) {
 		outcome = antispoof_check(skb, &p);
 		if (outcome > 0)
@@ -306,12 +309,12 @@ static __always_inline int pod_receive(struct __sk_buff *skb)
 		if (outcome != POD_ON)
 			return outcome;
 	}
-	pod = pods_at(&p.flow.daddr);
+	pod = cluster_pod_at(&p.flow.daddr);
 	if (!pod && pod_dials(skb, &p)) {
 		outcome = pod_serve(skb, &p);
 		if (outcome != POD_ON)
 			return outcome;
-		pod = pods_at(&p.flow.daddr);
+		pod = cluster_pod_at(&p.flow.daddr);
 	}
 	return pod_send(skb, &p, pod);
 }
@@ -321,15 +324,15 @@ static __always_inline int pod_receive(struct __sk_buff *skb)
 SEC("tc")
 int tc_from_pod(struct __sk_buff *skb)
 {
-	bool is_checked = checked_is(skb), is_netkit = !skb->ingress_ifindex;
+	bool is_checked = pod_checked_is(skb), is_netkit = !skb->ingress_ifindex;
 	int verdict;
 
-	checked_clear(skb);
+	pod_checked_clear(skb);
 	if (is_checked)
 		return POD_NEXT;
 	verdict = pod_receive(skb);
 	if (verdict == POD_NEXT && is_netkit)
-		checked_set(skb);
+		pod_checked_set(skb);
 	return verdict;
 }
 
@@ -341,7 +344,7 @@ static __noinline int pod_expect(struct __sk_buff *skb)
 
 	if (!by || pod_is_served(by) || bpf_map_lookup_elem(&pod_links, &by))
 		return 0;
-	return read_packet(skb, &p, 0) == PARSED_FLOW && masquerade_is_for_pod(&p);
+	return packet_read(skb, &p, 0) == PARSED_FLOW && masquerade_is_for_pod(&p);
 }
 
 /* Delays what a pod receives or sends until its time. The kernel gives only IP packets a departure
@@ -354,14 +357,14 @@ static __noinline int pod_wait(struct __sk_buff *skb, enum pacer_way way)
 	struct packet p = {};
 	__u64 at;
 
-	if (!is_v4 && pod_is_neighbours(skb, &p, sends))
+	if (!is_v4 && antispoof_is_neighbor_discovery(skb, &p, sends))
 		return POD_NEXT;
-	at = sends ? pod_book(skb, ifindex, is_v4) : edt_book(skb, ifindex, PACE_IN, is_v4);
+	at = sends ? pod_book(skb, ifindex, is_v4) : rate_book(skb, ifindex, PACE_IN, is_v4);
 	if (at == EDT_BEYOND_HORIZON) {
-		read_packet(skb, &p, 0);
+		packet_read(skb, &p, 0);
 		return pod_drop_at(skb, &p, sends ? REASON_HORIZON : REASON_JAM, sends ? CT_FROM_POD : CT_TO_POD);
 	}
-	return edt_is_ip(skb) && pacer_is_due(at) ? pacer_enter(skb, at, way, ifindex) : POD_NEXT;
+	return rate_is_ip(skb) && pod_pacer_is_due(at) ? pod_pacer_send(skb, at, way, ifindex) : POD_NEXT;
 }
 
 /* What the stack, or a program, sends to a pod. */
@@ -372,7 +375,7 @@ int tc_to_pod(struct __sk_buff *skb)
 
 	if (cfg.masquerade)
 		pod_expect(skb);
-	if (packet_clients_have(PACKET_CLIENT_POD) && pod_translate(skb, &p, CT_TO_POD) == POD_DROP)
+	if (cluster_packet_clients_have(PACKET_CLIENT_POD) && pod_translate(skb, &p, CT_TO_POD) == POD_DROP)
 		return POD_DROP;
 	return cfg.pacer ? pod_wait(skb, PACER_POD) : POD_NEXT;
 }
@@ -380,13 +383,13 @@ int tc_to_pod(struct __sk_buff *skb)
 /* At the device of a pod that belongs to another plugin, packets are only delayed, and nothing is
  * known about their destinations. The programs behind this one see each packet once, after its
  * delay. */
-static __always_inline int chained_wait(struct __sk_buff *skb, enum pacer_way way)
+static __always_inline int pod_chained_wait(struct __sk_buff *skb, enum pacer_way way)
 {
-	if (checked_is(skb)) {
+	if (pod_checked_is(skb)) {
 		skb->mark = 0;
 		skb->tc_index = 0;
 		if (way == PACER_NODE)
-			edt_prefer_again(skb, skb->ifindex);
+			rate_prefer_again(skb, skb->ifindex);
 		return POD_NEXT;
 	}
 	return pod_wait(skb, way);
@@ -395,13 +398,13 @@ static __always_inline int chained_wait(struct __sk_buff *skb, enum pacer_way wa
 SEC("tc")
 int tc_from_chained(struct __sk_buff *skb)
 {
-	return chained_wait(skb, PACER_NODE);
+	return pod_chained_wait(skb, PACER_NODE);
 }
 
 SEC("tc")
 int tc_to_chained(struct __sk_buff *skb)
 {
-	return chained_wait(skb, PACER_BACK);
+	return pod_chained_wait(skb, PACER_BACK);
 }
 
 /* Sends a delayed packet to its pod's proxy. If that has started or stopped meanwhile, tc_from_pod
@@ -412,7 +415,7 @@ static __always_inline int pod_proxy_now(struct __sk_buff *skb, __u32 ifindex)
 	struct packet p = {};
 	int outcome;
 
-	if (!link || !pods_read(skb, &p))
+	if (!link || !packet_read_addrs(skb, &p))
 		return POD_DROP;
 	outcome = proxy_take(skb, &p, link->proxy, true);
 	if (outcome > 0)
@@ -429,7 +432,7 @@ int tc_from_pacer(struct __sk_buff *skb)
 
 	skb->mark = 0;
 	if (way == PACER_NODE || way == PACER_BACK)
-		checked_set(skb);
+		pod_checked_set(skb);
 	bpf_skb_set_tstamp(skb, 0, BPF_SKB_TSTAMP_UNSPEC);
 	/* The destination MAC address does not matter here. */
 	bpf_skb_change_type(skb, 0 /* PACKET_HOST */);
@@ -471,7 +474,7 @@ int tc_from_lo(struct __sk_buff *skb)
 	skb->mark = 0;
 	if (!port || proxy_assign(skb, port))
 		return POD_NEXT;
-	read_packet(skb, &p, 0);
+	packet_read(skb, &p, 0);
 	return pod_drop(skb, &p, REASON_NO_PROXY);
 }
 

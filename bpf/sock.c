@@ -49,7 +49,7 @@ static __always_inline bool sock_in_host(struct bpf_sock_addr *ctx)
 }
 
 /* Mixes every bit of a cookie, which is a counter, into every bit of the hash. */
-static __always_inline __u32 mix(__u64 x)
+static __always_inline __u32 sock_mix(__u64 x)
 {
 	x ^= x >> 33;
 	x *= 0xff51afd7ed558ccdULL;
@@ -65,7 +65,7 @@ static __always_inline __u32 sock_hash(struct bpf_sock_addr *ctx, struct service
 	case ALGORITHM_ROUND_ROBIN:
 		return __sync_fetch_and_add(&service->turn, 1);
 	case ALGORITHM_SOURCE_HASH:
-		return mix(bpf_get_netns_cookie(ctx));
+		return sock_mix(bpf_get_netns_cookie(ctx));
 	default:
 		return bpf_get_prandom_u32();
 	}
@@ -101,11 +101,11 @@ static __always_inline enum reason sock_choose(struct bpf_sock_addr *ctx, struct
 	enum reason reason;
 
 	if (dial->service->affinity_seconds &&
-	    affinity_find(&key, dial->service, dial->scope, &dial->choice) == AFFINITY_HOLDS)
+	    lb_affinity_find(&key, dial->service, dial->scope, &dial->choice) == AFFINITY_HOLDS)
 		return REASON_NONE;
 	reason = lb_select(dial->service, dial->index, dial->scope, sock_hash(ctx, dial->service), &dial->choice);
 	if (reason == REASON_NONE && dial->service->affinity_seconds)
-		affinity_remember(&key, dial->service, &dial->choice);
+		lb_affinity_remember(&key, dial->service, &dial->choice);
 	return reason;
 }
 
@@ -146,7 +146,7 @@ static __always_inline enum verdict sock_resolve(struct bpf_sock_addr *ctx, stru
 {
 	struct svc *svc = sock_frontend(ctx, &dial->to);
 
-	if (!svc || optout_applies(bpf_get_netns_cookie(ctx)))
+	if (!svc || sock_optout_applies(bpf_get_netns_cookie(ctx)))
 		return VERDICT_PASS;
 	dial->index = svc->service;
 	dial->service = bpf_map_lookup_elem(&services, &dial->index);
@@ -185,7 +185,7 @@ static __always_inline int sock_refuse(int errno)
  * redirected, by its mesh for example. */
 static __always_inline enum verdict sock_refuse_nowhere(struct bpf_sock_addr *ctx, const struct svc_key *to)
 {
-	if (!clusterip_leads_nowhere(to) || optout_applies(bpf_get_netns_cookie(ctx)))
+	if (!cluster_ip_leads_nowhere(to) || sock_optout_applies(bpf_get_netns_cookie(ctx)))
 		return VERDICT_PASS;
 	count(HOOK_SOCK, REASON_NO_SERVICE, 0);
 	return VERDICT_REFUSE;
@@ -205,7 +205,7 @@ static __always_inline enum verdict sock_connect(struct bpf_sock_addr *ctx, stru
 		sock_origin_remember(ctx, &dial->to, dial->choice.backend);
 	else /* forget what it dialed before */
 		sock_origin_forget(ctx);
-	if (verdict == VERDICT_PASS && probe_asks(&dial->to))
+	if (verdict == VERDICT_PASS && sock_probe_asks(&dial->to))
 		return VERDICT_ANSWER;
 	return verdict;
 }
@@ -313,108 +313,110 @@ static __always_inline int sock_bind(struct bpf_sock_addr *ctx, const struct svc
 	return sock_refuse(EADDRINUSE);
 }
 
-static __always_inline int apply4(struct bpf_sock_addr *ctx, enum verdict verdict, const struct backend *backend)
+static __always_inline int sock_apply4(struct bpf_sock_addr *ctx, enum verdict verdict,
+				       const struct backend *backend)
 {
 	if (verdict == VERDICT_REFUSE)
 		return sock_refuse(ECONNREFUSED);
 	if (verdict == VERDICT_ANSWER)
 		return sock_refuse(PROBE_ANSWER);
 	if (verdict == VERDICT_REWRITE)
-		ctx_set4(ctx, &backend->addr, backend->port);
+		sock_ctx_set4(ctx, &backend->addr, backend->port);
 	return PROCEED;
 }
 
-static __always_inline int apply6(struct bpf_sock_addr *ctx, enum verdict verdict, const struct backend *backend)
+static __always_inline int sock_apply6(struct bpf_sock_addr *ctx, enum verdict verdict,
+				       const struct backend *backend)
 {
 	if (verdict == VERDICT_REFUSE)
 		return sock_refuse(ECONNREFUSED);
 	if (verdict == VERDICT_ANSWER)
 		return sock_refuse(PROBE_ANSWER);
 	if (verdict == VERDICT_REWRITE)
-		ctx_set6(ctx, &backend->addr, backend->port);
+		sock_ctx_set6(ctx, &backend->addr, backend->port);
 	return PROCEED;
 }
 
 SEC("cgroup/connect4")
 int sock_connect4(struct bpf_sock_addr *ctx)
 {
-	struct dial dial = { .to = ctx_key4(ctx) };
+	struct dial dial = { .to = sock_ctx_key4(ctx) };
 	enum verdict verdict = sock_connect(ctx, &dial);
 
-	return apply4(ctx, verdict, dial.choice.backend);
+	return sock_apply4(ctx, verdict, dial.choice.backend);
 }
 
 SEC("cgroup/connect6")
 int sock_connect6(struct bpf_sock_addr *ctx)
 {
-	struct dial dial = { .to = ctx_key6(ctx) };
+	struct dial dial = { .to = sock_ctx_key6(ctx) };
 	enum verdict verdict = sock_connect(ctx, &dial);
 
-	return apply6(ctx, verdict, dial.choice.backend);
+	return sock_apply6(ctx, verdict, dial.choice.backend);
 }
 
 SEC("cgroup/sendmsg4")
 int sock_sendmsg4(struct bpf_sock_addr *ctx)
 {
-	struct dial dial = { .to = ctx_key4(ctx) };
+	struct dial dial = { .to = sock_ctx_key4(ctx) };
 	enum verdict verdict = sock_send(ctx, &dial);
 
-	return apply4(ctx, verdict, dial.choice.backend);
+	return sock_apply4(ctx, verdict, dial.choice.backend);
 }
 
 SEC("cgroup/sendmsg6")
 int sock_sendmsg6(struct bpf_sock_addr *ctx)
 {
-	struct dial dial = { .to = ctx_key6(ctx) };
+	struct dial dial = { .to = sock_ctx_key6(ctx) };
 	enum verdict verdict = sock_send(ctx, &dial);
 
-	return apply6(ctx, verdict, dial.choice.backend);
+	return sock_apply6(ctx, verdict, dial.choice.backend);
 }
 
 SEC("cgroup/recvmsg4")
 int sock_recvmsg4(struct bpf_sock_addr *ctx)
 {
-	struct svc_key from = ctx_key4(ctx);
+	struct svc_key from = sock_ctx_key4(ctx);
 
 	if (sock_receive(ctx, &from) && addr_is_v4(&from.addr))
-		ctx_set4(ctx, &from.addr, from.port);
+		sock_ctx_set4(ctx, &from.addr, from.port);
 	return PROCEED;
 }
 
 SEC("cgroup/recvmsg6")
 int sock_recvmsg6(struct bpf_sock_addr *ctx)
 {
-	struct svc_key from = ctx_key6(ctx);
+	struct svc_key from = sock_ctx_key6(ctx);
 
 	if (sock_receive(ctx, &from))
-		ctx_set6(ctx, &from.addr, from.port);
+		sock_ctx_set6(ctx, &from.addr, from.port);
 	return PROCEED;
 }
 
 SEC("cgroup/getpeername4")
 int sock_peername4(struct bpf_sock_addr *ctx)
 {
-	struct svc_key from = ctx_key4(ctx);
+	struct svc_key from = sock_ctx_key4(ctx);
 
 	if (sock_recall(ctx, &from) && addr_is_v4(&from.addr))
-		ctx_set4(ctx, &from.addr, from.port);
+		sock_ctx_set4(ctx, &from.addr, from.port);
 	return PROCEED;
 }
 
 SEC("cgroup/getpeername6")
 int sock_peername6(struct bpf_sock_addr *ctx)
 {
-	struct svc_key from = ctx_key6(ctx);
+	struct svc_key from = sock_ctx_key6(ctx);
 
 	if (sock_recall(ctx, &from))
-		ctx_set6(ctx, &from.addr, from.port);
+		sock_ctx_set6(ctx, &from.addr, from.port);
 	return PROCEED;
 }
 
 SEC("cgroup/bind4")
 int sock_bind4(struct bpf_sock_addr *ctx)
 {
-	struct svc_key at = ctx_key4(ctx);
+	struct svc_key at = sock_ctx_key4(ctx);
 
 	return sock_bind(ctx, &at);
 }
@@ -422,7 +424,7 @@ int sock_bind4(struct bpf_sock_addr *ctx)
 SEC("cgroup/bind6")
 int sock_bind6(struct bpf_sock_addr *ctx)
 {
-	struct svc_key at = ctx_key6(ctx);
+	struct svc_key at = sock_ctx_key6(ctx);
 
 	return sock_bind(ctx, &at);
 }
@@ -444,7 +446,7 @@ enum {
 
 /* All fields are read unconditionally: the verifier rejects accesses that the compiler would merge
  * into a computed offset. */
-static __always_inline struct addr ops_local(const volatile struct bpf_sock_ops *ctx)
+static __always_inline struct addr sock_ops_local(const volatile struct bpf_sock_ops *ctx)
 {
 	struct addr v4 = addr_from_v4(ctx->local_ip4);
 	struct addr v6 = {
@@ -467,7 +469,7 @@ int sock_established(struct bpf_sock_ops *ctx)
 
 	if (ctx->op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB && ctx->op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
 		return PROCEED;
-	local = ops_local(ctx);
+	local = sock_ops_local(ctx);
 	pod = bpf_map_lookup_elem(&pods, &local);
 	if (pod && pod->flags & POD_BBR && !bpf_getsockopt(ctx, IPPROTO_TCP, TCP_CONGESTION, name, sizeof(name)) &&
 	    name[0] == sock_cfg.congestion)

@@ -38,19 +38,19 @@ enum {
 	MESSAGE = 1024,
 };
 
-static __always_inline bool is_splice(__u64 call)
+static __always_inline bool sockmap_is_splice(__u64 call)
 {
 	return call == cfg.splices[0] || call == cfg.splices[1] || call == cfg.splices[2];
 }
 
 /* Returns whether the way in which a socket is read forbids bypassing TCP. */
-static __always_inline enum exclusion read_way(struct sock *sk, __u64 *flags)
+static __always_inline enum exclusion sockmap_read_way(struct sock *sk, __u64 *flags)
 {
-	struct call call = call_now();
+	struct call call = sockmap_call_now();
 	struct socket *socket = sk->sk_socket;
 	struct file *file = socket ? socket->file : NULL;
 
-	if (reads_otherwise())
+	if (sockmap_reads_otherwise())
 		return EXCLUSION_PROGRAM;
 	if (call.number == cfg.recv)
 		*flags = call.arg4;
@@ -58,7 +58,7 @@ static __always_inline enum exclusion read_way(struct sock *sk, __u64 *flags)
 		*flags = call.arg3;
 	else if (call.number == cfg.reads[0] || call.number == cfg.reads[1])
 		*flags = 0;
-	else if (is_splice(call.number))
+	else if (sockmap_is_splice(call.number))
 		return EXCLUSION_SPLICE;
 	else
 		return EXCLUSION_WAY;
@@ -74,20 +74,20 @@ static __always_inline enum exclusion read_way(struct sock *sk, __u64 *flags)
 
 /* Registers a socket as a candidate for the map. Each end does this for itself: only a program that
  * runs for a socket can attach storage to it. */
-static __always_inline void ask(struct sock *sk, struct end *end, struct pair *pair)
+static __always_inline void sockmap_ask(struct sock *sk, struct end *end, struct pair *pair)
 {
 	__u32 bit = 1 << (end->side & 1);
 	__u64 cookie = end->cookie;
 
-	if (pair->asked & bit || !is_end_of(bpf_skc_to_tcp_sock(sk), end))
+	if (pair->asked & bit || !sockmap_is_end_of(bpf_skc_to_tcp_sock(sk), end))
 		return;
 	if (!bpf_sk_storage_get(&candidates, sk, &cookie, BPF_SK_STORAGE_GET_F_CREATE))
 		return;
 	if ((__sync_fetch_and_or(&pair->asked, bit) | bit) == 3)
-		tell(WAKE_ADMIT);
+		sockmap_wake(WAKE_ADMIT);
 }
 
-static __always_inline void read_turn(struct sock *sk, struct end *end, struct pair *pair)
+static __always_inline void sockmap_read_turn(struct sock *sk, struct end *end, struct pair *pair)
 {
 	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk), *peer = (void *)pair->sk[!(end->side & 1)];
 	__u32 side = end->side & 1, heard = 0;
@@ -99,60 +99,60 @@ static __always_inline void read_turn(struct sock *sk, struct end *end, struct p
 		if (!pair->inside)
 			pair->turns++;
 	}
-	if (pair->state == PAIR_WATCHED && pair->turns >= pair->needed && is_on())
+	if (pair->state == PAIR_WATCHED && pair->turns >= pair->needed && sockmap_is_on())
 		__sync_val_compare_and_swap(&pair->state, PAIR_WATCHED, PAIR_CHOSEN);
 	if (pair->state == PAIR_CHOSEN)
-		ask(sk, end, pair);
+		sockmap_ask(sk, end, pair);
 	if (pair->inside & (1 << side) && !end->edge)
 		__sync_fetch_and_or(&pair->ready, 1 << side);
 }
 
 /* Handles a read of an unknown socket. */
-static __always_inline void read_unknown(struct sock *sk)
+static __always_inline void sockmap_read_unknown(struct sock *sk)
 {
 	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
 
-	if (is_splice(call_now().number)) {
-		if (is_in_question(sk))
-			note_splicer();
-	} else if (tp && is_on() && is_looked_at(tp)) {
-		end_note(sk, tp);
+	if (sockmap_is_splice(sockmap_call_now().number)) {
+		if (sockmap_is_in_question(sk))
+			sockmap_note_splicer();
+	} else if (tp && sockmap_is_on() && sockmap_is_looked_at(tp)) {
+		sockmap_end_note(sk, tp);
 	}
 }
 
 /* Handles a read of a socket whose other end has not been found, or has closed. Every READS_ALONE
  * reads it is checked again, because it may have another connection by now, or the rules may have
  * changed. A socket in the map leaves that first. */
-static __always_inline void read_alone(struct sock *sk, struct end *end)
+static __always_inline void sockmap_read_alone(struct sock *sk, struct end *end)
 {
 	if (++end->reads % READS_ALONE)
 		return;
-	if (psock_of(sk)) {
-		tell(WAKE_LEAVE);
+	if (sockmap_psock_of(sk)) {
+		sockmap_wake(WAKE_LEAVE);
 		return;
 	}
-	if (is_waiting(sk, end))
+	if (sockmap_is_waiting(sk, end))
 		return;
-	end_forget(end);
+	sockmap_end_forget(end);
 	bpf_sk_storage_delete(&ends, sk);
 }
 
 /* Watches a connection again that no rule admitted, once one does. */
-static __always_inline void read_excluded(struct end *end, struct pair *pair)
+static __always_inline void sockmap_read_excluded(struct end *end, struct pair *pair)
 {
 	__u64 rules;
 
 	if (pair->exclusion != EXCLUSION_RULES || ++end->reads % READS_ALONE)
 		return;
-	rules = rules_of(pair->netns[SIDE_CLIENT], SIDE_CLIENT, pair->port[SIDE_CLIENT]) &
-		rules_of(pair->netns[SIDE_SERVER], SIDE_SERVER, pair->port[SIDE_SERVER]);
+	rules = sockmap_rules_of(pair->netns[SIDE_CLIENT], SIDE_CLIENT, pair->port[SIDE_CLIENT]) &
+		sockmap_rules_of(pair->netns[SIDE_SERVER], SIDE_SERVER, pair->port[SIDE_SERVER]);
 	/* Both ends may get here at the same time; only the one that clears the exclusion goes on, as
 	 * the connection may be excluded again by then. */
 	if (!rules ||
 	    __sync_val_compare_and_swap(&pair->exclusion, EXCLUSION_RULES, EXCLUSION_NONE) != EXCLUSION_RULES)
 		return;
 	pair->rules = rules;
-	watch_again(pair, PAIR_EXCLUDED);
+	sockmap_watch_again(pair, PAIR_EXCLUDED);
 }
 
 /* Runs when a process has read data that came by TCP, for every socket of the machine. */
@@ -166,27 +166,27 @@ int sockmap_read(__u64 *ctx)
 	__u64 flags = 0;
 
 	if (!end) {
-		read_unknown(sk);
+		sockmap_read_unknown(sk);
 		return 0;
 	}
-	pair = pair_of(end);
+	pair = sockmap_pair_of(end);
 	if (!pair) {
-		read_alone(sk, end);
+		sockmap_read_alone(sk, end);
 		return 0;
 	}
 	if (pair->state == PAIR_EXCLUDED && !pair->inside) {
-		read_excluded(end, pair);
+		sockmap_read_excluded(end, pair);
 		return 0;
 	}
-	why = read_way(sk, &flags);
+	why = sockmap_read_way(sk, &flags);
 	if (why == EXCLUSION_SPLICE) {
-		note_splicer();
+		sockmap_note_splicer();
 		__sync_fetch_and_or(&pair->spliced, 1 << (end->side & 1));
 	}
 	if (why != EXCLUSION_NONE)
-		exclude(pair, why);
+		sockmap_exclude(pair, why);
 	else if (!(flags & FLAG_PEEK))
-		read_turn(sk, end, pair);
+		sockmap_read_turn(sk, end, pair);
 	return 0;
 }
 
@@ -199,9 +199,9 @@ int sockmap_seen(__u64 *ctx)
 	__u64 got = 0;
 
 	bpf_get_func_ret(ctx, &got);
-	end = edge_end((struct sock *)ctx[0], got, ctx[3]);
+	end = sockmap_edge_end((struct sock *)ctx[0], got, ctx[3]);
 	if (end)
-		edge_seen((struct sock *)ctx[0], end, got, ctx[2]);
+		sockmap_edge_seen((struct sock *)ctx[0], end, got, ctx[2]);
 	return 0;
 }
 
@@ -209,10 +209,10 @@ int sockmap_seen(__u64 *ctx)
 SEC("tp_btf/sock_recv_length")
 int sockmap_seen_of_all(__u64 *ctx)
 {
-	struct end *end = edge_end((struct sock *)ctx[0], ctx[1], ctx[2]);
+	struct end *end = sockmap_edge_end((struct sock *)ctx[0], ctx[1], ctx[2]);
 
 	if (end)
-		edge_seen((struct sock *)ctx[0], end, ctx[1], (__s32)ctx[1] > 0 ? asked_now() : 0);
+		sockmap_edge_seen((struct sock *)ctx[0], end, ctx[1], (__s32)ctx[1] > 0 ? sockmap_asked_now() : 0);
 	return 0;
 }
 
@@ -223,14 +223,14 @@ int sockmap_forget(__u64 *ctx)
 	struct end *end = bpf_sk_storage_get(&ends, (struct sock *)ctx[0], NULL, 0);
 
 	if (end)
-		end_forget(end);
+		sockmap_end_forget(end);
 	return 0;
 }
 
 /* Returns whether the send call is one of those known to work on either path. */
-static __always_inline enum passing send_way(struct pair *pair)
+static __always_inline enum passing sockmap_send_way(struct pair *pair)
 {
-	struct call call = call_now();
+	struct call call = sockmap_call_now();
 	__u64 flags = 0;
 
 	if (call.number == cfg.send)
@@ -241,13 +241,13 @@ static __always_inline enum passing send_way(struct pair *pair)
 		return PASSING_CALL;
 	flags &= 0xffffffff;
 	if (flags & FLAG_OOB)
-		exclude(pair, EXCLUSION_URGENT);
+		sockmap_exclude(pair, EXCLUSION_URGENT);
 	return flags & ~(__u64)FLAGS_SEND ? PASSING_CALL : PASSING_NONE;
 }
 
 /* Reports whether a socket may still receive data. One that is closed, or used for another
  * connection, may not: it would take the data for that of its next connection. */
-static __always_inline bool receives(struct tcp_sock *tp)
+static __always_inline bool sockmap_receives(struct tcp_sock *tp)
 {
 	unsigned char state = 0;
 
@@ -258,14 +258,14 @@ static __always_inline bool receives(struct tcp_sock *tp)
 /* Returns whether the other end's progress and settings allow a message past TCP. If that socket
  * has been freed it is no longer in the map either, so whatever is read from its memory does no
  * harm. */
-static __always_inline enum passing peer_takes(struct tcp_sock *tp, struct tcp_sock *peer, struct pair *pair,
-					       __u32 side, __u32 bytes)
+static __always_inline enum passing sockmap_peer_takes(struct tcp_sock *tp, struct tcp_sock *peer,
+						       struct pair *pair, __u32 side, __u32 bytes)
 {
 	const void *ulp = NULL;
 	__u32 copied = 0;
 	int lowat = 0;
 
-	if (tp->inet_conn.icsk_inet.sk.sk_shutdown & SEND_SHUTDOWN || !receives(peer))
+	if (tp->inet_conn.icsk_inet.sk.sk_shutdown & SEND_SHUTDOWN || !sockmap_receives(peer))
 		return PASSING_ALONE;
 	if (bpf_core_read(&copied, sizeof(copied), &peer->copied_seq) || copied != tp->write_seq)
 		return PASSING_UNREAD;
@@ -277,28 +277,28 @@ static __always_inline enum passing peer_takes(struct tcp_sock *tp, struct tcp_s
 		return PASSING_BUDGET;
 	if (pair->waiting[side] + MESSAGE + bytes <= cfg.budget)
 		return PASSING_NONE;
-	if (!psock_is_empty(psock_of((struct sock *)peer)))
+	if (!sockmap_psock_is_empty(sockmap_psock_of((struct sock *)peer)))
 		return PASSING_BUDGET;
 	pair->waiting[side] = 0;
 	return PASSING_NONE;
 }
 
 /* Decides whether a message bypasses TCP. */
-static __always_inline enum passing decide(struct sk_msg_md *msg, struct end *end, struct pair *pair)
+static __always_inline enum passing sockmap_decide(struct sk_msg_md *msg, struct end *end, struct pair *pair)
 {
 	__u32 side = end->side & 1, other = !side;
 	struct tcp_sock *tp = msg->sk ? bpf_skc_to_tcp_sock(msg->sk) : NULL;
 	enum passing way;
 
 	/* Who has not heard all does not answer: both stream at once. */
-	if (tp && has_heard(tp))
+	if (tp && sockmap_has_heard(tp))
 		pair->run[other] = 0;
 	pair->run[side]++;
 	if (pair->spliced & pair->inside & (1 << other) &&
-	    !psock_is_empty(psock_of((struct sock *)pair->sk[other])))
+	    !sockmap_psock_is_empty(sockmap_psock_of((struct sock *)pair->sk[other])))
 		return PASSING_LOST;
-	way = send_way(pair); /* in any case: it may exclude the connection */
-	if (!is_on())
+	way = sockmap_send_way(pair); /* in any case: it may exclude the connection */
+	if (!sockmap_is_on())
 		return PASSING_OFF;
 	if (pair->state != PAIR_SHORT || !(pair->ready & (1 << other)))
 		return PASSING_STATE;
@@ -310,10 +310,11 @@ static __always_inline enum passing decide(struct sk_msg_md *msg, struct end *en
 		return PASSING_ALONE;
 	if (pair->run[side] > cfg.run) {
 		if (pair->run[side] > cfg.stream)
-			leave_streaming(pair);
+			sockmap_leave_streaming(pair);
 		return PASSING_RUN;
 	}
-	return way != PASSING_NONE ? way : peer_takes(tp, (struct tcp_sock *)end->peer_sk, pair, side, msg->size);
+	return way != PASSING_NONE ? way
+				   : sockmap_peer_takes(tp, (struct tcp_sock *)end->peer_sk, pair, side, msg->size);
 }
 
 /* Runs for each message of a socket in the map. */
@@ -321,26 +322,26 @@ SEC("sk_msg")
 int sockmap_message(struct sk_msg_md *msg)
 {
 	struct end *end = msg->sk ? bpf_sk_storage_get(&ends, msg->sk, NULL, 0) : NULL;
-	struct pair *pair = end ? pair_of(end) : NULL;
-	enum passing why = pair ? decide(msg, end, pair) : PASSING_ALONE;
+	struct pair *pair = end ? sockmap_pair_of(end) : NULL;
+	enum passing why = pair ? sockmap_decide(msg, end, pair) : PASSING_ALONE;
 	__u32 now = bpf_ktime_get_coarse_ns() >> 20, side;
 
 	if (pair && !pair->shown[end->side & 1])
 		pair->shown[end->side & 1] = now;
 	/* Nothing is to wait behind data that bypassed TCP without need. */
 	if (why == PASSING_NONE && now - pair->shown[end->side & 1] > cfg.show &&
-	    psock_is_empty(psock_of((struct sock *)end->peer_sk)))
+	    sockmap_psock_is_empty(sockmap_psock_of((struct sock *)end->peer_sk)))
 		why = PASSING_SHOWN;
 	if (why == PASSING_NONE && bpf_msg_redirect_hash(msg, &socks, &end->peer, BPF_F_INGRESS) != SK_PASS)
 		why = PASSING_ALONE;
-	count(why, msg->size);
+	sockmap_tally(why, msg->size);
 	if (why == PASSING_LOST)
 		return SK_DROP;
 	if (!pair)
 		return SK_PASS;
 	side = end->side & 1;
 	if (why != PASSING_NONE) {
-		edge_sends(end, bpf_skc_to_tcp_sock(msg->sk), msg->size);
+		sockmap_edge_sends(end, bpf_skc_to_tcp_sock(msg->sk), msg->size);
 		pair->passed[side] += msg->size;
 		pair->shown[side] = now;
 		return SK_PASS;
@@ -352,41 +353,41 @@ int sockmap_message(struct sk_msg_md *msg)
 }
 
 /* Returns whether the settings of a socket forbid bypassing TCP. */
-static __always_inline enum exclusion socket_way(const struct sock *sk)
+static __always_inline enum exclusion sockmap_socket_way(const struct sock *sk)
 {
 	const struct inet_connection_sock *connection = (const struct inet_connection_sock *)sk;
 	const void *ulp = NULL;
 
-	if (is_mapped(sk))
+	if (sockmap_is_mapped(sk))
 		return EXCLUSION_SPLICE;
-	if (is_told_more(sk))
+	if (sockmap_is_told_more(sk))
 		return EXCLUSION_CONTROL;
 	bpf_core_read(&ulp, sizeof(ulp), &connection->icsk_ulp_ops);
 	if (ulp)
 		return EXCLUSION_ULP;
-	return has_flag(sk, bpf_core_enum_value(enum sock_flags, SOCK_ZEROCOPY)) ? EXCLUSION_ZEROCOPY
-										 : EXCLUSION_NONE;
+	return sockmap_has_flag(sk, bpf_core_enum_value(enum sock_flags, SOCK_ZEROCOPY)) ? EXCLUSION_ZEROCOPY
+											 : EXCLUSION_NONE;
 }
 
 /* Makes a connection wait whose end the kernel did not take, longer each time. If the map is full,
  * there is room again once others have ended. Else the map of another version of these programs may
  * still have it, and will release it; a map of another program never does. */
-static __always_inline void refuse(struct pair *pair, long err)
+static __always_inline void sockmap_refuse(struct pair *pair, long err)
 {
 	if (err == -E2BIG || err == -ENOMEM) {
-		count(TALLY_FULL, 0);
+		sockmap_tally(TALLY_FULL, 0);
 		pair->needed = pair->needed < TURNS_MOST / 4 ? pair->needed * 4 : TURNS_MOST;
 	} else {
 		pair->needed *= 16;
 		if (++pair->refused > REFUSALS_MOST) {
-			exclude(pair, EXCLUSION_REFUSED);
+			sockmap_exclude(pair, EXCLUSION_REFUSED);
 			return;
 		}
 	}
 	if (!pair->inside)
-		watch_again(pair, PAIR_CHOSEN);
+		sockmap_watch_again(pair, PAIR_CHOSEN);
 	else if (__sync_val_compare_and_swap(&pair->state, PAIR_CHOSEN, PAIR_LEAVING) == PAIR_CHOSEN)
-		tell(WAKE_LEAVE);
+		sockmap_wake(WAKE_LEAVE);
 }
 
 /* Puts conversing sockets into the map. The agent reads this iterator when it is woken for it. */
@@ -406,29 +407,29 @@ int sockmap_admit(struct bpf_iter__bpf_sk_storage_map *ctx)
 		return 0;
 	cookie = *value;
 	end = bpf_sk_storage_get(&ends, sk, NULL, 0);
-	pair = end && end->cookie == cookie ? pair_of(end) : NULL;
+	pair = end && end->cookie == cookie ? sockmap_pair_of(end) : NULL;
 	if (!pair || pair->state != PAIR_CHOSEN || bpf_get_socket_cookie(sk) != cookie ||
-	    sk->__sk_common.skc_state != ESTABLISHED || !is_end_of(bpf_skc_to_tcp_sock(sk), end))
+	    sk->__sk_common.skc_state != ESTABLISHED || !sockmap_is_end_of(bpf_skc_to_tcp_sock(sk), end))
 		goto out;
 	bit = 1 << (end->side & 1);
-	if (!is_on()) {
-		watch_again(pair, PAIR_CHOSEN);
+	if (!sockmap_is_on()) {
+		sockmap_watch_again(pair, PAIR_CHOSEN);
 		goto out;
 	}
-	edge_begin(end, is_edge(sk));
-	why = is_let(end, pair) ? socket_way(sk) : EXCLUSION_RULES;
-	if (why == EXCLUSION_NONE && end->edge && !control(CONTROL_SEEN))
+	sockmap_edge_begin(end, sockmap_is_edge(sk));
+	why = sockmap_is_allowed(end, pair) ? sockmap_socket_way(sk) : EXCLUSION_RULES;
+	if (why == EXCLUSION_NONE && end->edge && !sockmap_read_control(CONTROL_SEEN))
 		why = EXCLUSION_EDGE;
 	if (why != EXCLUSION_NONE) {
-		exclude(pair, why);
+		sockmap_exclude(pair, why);
 		goto out;
 	}
-	err = psock_of(sk) ? -EBUSY : bpf_map_update_elem(&socks, &cookie, sk, BPF_NOEXIST);
+	err = sockmap_psock_of(sk) ? -EBUSY : bpf_map_update_elem(&socks, &cookie, sk, BPF_NOEXIST);
 	if (err) {
-		refuse(pair, err);
+		sockmap_refuse(pair, err);
 		goto out;
 	}
-	count(TALLY_ADMITTED, 0);
+	sockmap_tally(TALLY_ADMITTED, 0);
 	pair->turns = 0;
 	if ((__sync_fetch_and_or(&pair->inside, bit) | bit) == 3)
 		__sync_val_compare_and_swap(&pair->state, PAIR_CHOSEN, PAIR_SHORT);
@@ -442,7 +443,7 @@ out:
 SEC("iter/sockmap")
 int sockmap_sweep(struct bpf_iter__sockmap *ctx)
 {
-	__u32 look = control(CONTROL_LOOK);
+	__u32 look = sockmap_read_control(CONTROL_LOOK);
 	__u64 *key = ctx->key;
 	struct sock *sk = ctx->sk;
 	struct pair *pair;
@@ -455,23 +456,23 @@ int sockmap_sweep(struct bpf_iter__sockmap *ctx)
 	end = bpf_sk_storage_get(&ends, sk, NULL, 0);
 	if (!end)
 		return 0;
-	pair = pair_of(end);
-	if (pair && !is_let(end, pair))
-		exclude(pair, EXCLUSION_RULES);
-	if (pair && !end->edge && is_edge(sk)) { /* since it is in the map */
-		edge_begin(end, true);
+	pair = sockmap_pair_of(end);
+	if (pair && !sockmap_is_allowed(end, pair))
+		sockmap_exclude(pair, EXCLUSION_RULES);
+	if (pair && !end->edge && sockmap_is_edge(sk)) { /* since it is in the map */
+		sockmap_edge_begin(end, true);
 		__sync_fetch_and_and(&pair->ready, ~(1 << (end->side & 1)));
-		if (!control(CONTROL_SEEN))
-			exclude(pair, EXCLUSION_EDGE);
+		if (!sockmap_read_control(CONTROL_SEEN))
+			sockmap_exclude(pair, EXCLUSION_EDGE);
 	}
-	if (!is_leaving(pair, is_on())) {
+	if (!sockmap_is_leaving(pair, sockmap_is_on())) {
 		end->left = 0;
 		return 0;
 	}
 	if (!end->left)
 		end->left = look;
-	if (end->left != look && is_quiet(sk, end, pair) && !bpf_map_delete_elem(&socks, &cookie))
-		leave(end, pair);
+	if (end->left != look && sockmap_is_quiet(sk, end, pair) && !bpf_map_delete_elem(&socks, &cookie))
+		sockmap_leave(end, pair);
 	else
 		bpf_seq_write(ctx->meta->seq, &end->side, 1);
 	return 0;

@@ -30,7 +30,7 @@ static long sweep_client(void *map, const struct affinity_key *key, const struct
 	if (service && service->affinity_epoch == known->epoch)
 		keep += service->affinity_seconds * 1000000000ULL;
 	if ((__s64)(*now - known->last) > (__s64)keep && !bpf_map_delete_elem(&affinity, &client))
-		lru_stats_deleted_atomic(LRU_AFFINITY, 1);
+		count_lru_deleted_atomic(LRU_AFFINITY, 1);
 	return 0;
 }
 
@@ -50,7 +50,7 @@ static long sweep_datagram(void *map, const struct datagram *key, const struct d
 
 	(void)map;
 	if ((__s32)(*now - known->seen) > SWEEP_DATAGRAM_TICKS && !bpf_map_delete_elem(&frags, &datagram))
-		lru_stats_deleted_atomic(LRU_FRAGS, 1);
+		count_lru_deleted_atomic(LRU_FRAGS, 1);
 	return 0;
 }
 

@@ -39,7 +39,7 @@ static __noinline int tc_apply_portless(struct __sk_buff *skb, const struct pack
 
 	if (way == TC_WAY_NONE)
 		return tc_drop(skb, p, a, leaving);
-	if (way == TC_WAY_ON && !skb_forward(skb, p, a))
+	if (way == TC_WAY_ON && !rewrite_skb_forward(skb, p, a))
 		return tc_mistake(skb, p, a, leaving);
 	return tc_send(skb, &a->to, way, leaving);
 }
@@ -54,7 +54,7 @@ static __always_inline bool tc_can_encap(struct __sk_buff *skb, const struct pac
 	if (piece)
 		piece += p->l4 - p->l3 + sizeof(struct udphdr) + dsr_encap_len(p, a);
 	a->mtu = dsr_encap_mtu((void *)(long)skb->data, (void *)(long)skb->data_end, p, a);
-	return !a->to.ifindex || (tc_takes(skb, a, a->mtu) && piece <= a->mtu);
+	return !a->to.ifindex || (fastpath_tc_takes(skb, a, a->mtu) && piece <= a->mtu);
 }
 
 /* Sends a packet to its backend with what the client dialed in an option. If it has no room for
@@ -65,9 +65,10 @@ __noinline int tc_add_option(struct __sk_buff *skb, const struct packet *p, stru
 	if (!p || !a)
 		return TC_NEXT;
 	if (!dsr_option_fits((void *)(long)skb->data, (void *)(long)skb->data_end, p))
-		return action_drop(a, REASON_TOO_BIG);
-	if (!skb_point(skb, p, a) || (a->to.ifindex && !skb_forward(skb, p, a)) || !skb_mark(skb, p))
-		return action_drop(a, REASON_BAD_TABLE);
+		return flow_drop(a, REASON_TOO_BIG);
+	if (!dsr_rewrite_destination(skb, p, a) || (a->to.ifindex && !rewrite_skb_forward(skb, p, a)) ||
+	    !dsr_option_insert(skb, p))
+		return flow_drop(a, REASON_BAD_TABLE);
 	return tc_send(skb, &a->to, a->to.ifindex ? TC_WAY_ON : TC_WAY_STACK, false);
 }
 
@@ -79,16 +80,16 @@ __noinline int tc_encap(struct __sk_buff *skb, const struct packet *p, struct ac
 	if (!p || !a)
 		return TC_NEXT;
 	if (p->is_returned || (p->is_forwarded && a->to.dport))
-		return action_drop(a, REASON_STRAY);
+		return flow_drop(a, REASON_STRAY);
 	if (p->ttl <= 1)
-		return action_expire(a);
+		return flow_expire(a);
 	if (!tc_can_encap(skb, p, a))
 		return dsr_encap_refuse(p, a);
 	if (dsr_option_is_mode(a))
 		return tc_add_option(skb, p, a);
-	if (!rewrite_hops((void *)(long)skb->data, (void *)(long)skb->data_end, p) || !skb_grow(skb, p, a) ||
+	if (!rewrite_hops((void *)(long)skb->data, (void *)(long)skb->data_end, p) || !dsr_encap_grow(skb, p, a) ||
 	    !dsr_encap_write((void *)(long)skb->data, (void *)(long)skb->data_end, p, a))
-		return action_drop(a, REASON_BAD_TABLE);
+		return flow_drop(a, REASON_BAD_TABLE);
 	if (a->reason != REASON_NONE)
 		tc_count(skb, p, a, false);
 	bpf_csum_update(skb, (p->is_v4 ? 0 : (__u16)~bpf_htons(1)) +
@@ -107,14 +108,14 @@ static __always_inline int tc_encap_portless(struct __sk_buff *skb, const struct
 /* Reports whether a packet with the row of another place was found here. */
 static __always_inline bool tc_is_astray(const struct action *a, bool leaving)
 {
-	return leaving ? !ct_is_at(&a->to, CT_LEAVING) : !ct_comes_in(&a->to);
+	return leaving ? !flow_is_at(&a->to, CT_LEAVING) : !flow_comes_in(&a->to);
 }
 
 __noinline int tc_fragment(struct __sk_buff *skb, struct packet *p, struct action *a, bool leaving)
 {
 	if (!p || !a)
 		return TC_NEXT;
-	if (!fragment_decide(p, a) && !leaving && early_fragments_keep(skb, p))
+	if (!fragment_decide(p, a) && !leaving && fragment_early_keep(skb, p))
 		fragment_decide(p, a);
 	if (a->verdict == VERDICT_DROP)
 		return tc_drop(skb, p, a, leaving);
@@ -135,7 +136,7 @@ __noinline int tc_fragment(struct __sk_buff *skb, struct packet *p, struct actio
 __noinline int tc_ping(struct __sk_buff *skb, const struct packet *p, bool leaving)
 {
 	if (!p || (leaving && !host_flow_may_be(skb)) ||
-	    !echo_answer((void *)(long)skb->data, (void *)(long)skb->data_end, p))
+	    !icmp_echo_answer((void *)(long)skb->data, (void *)(long)skb->data_end, p))
 		return TC_NEXT;
 	return bpf_redirect(skb->ifindex, leaving ? BPF_F_INGRESS : 0);
 }
@@ -175,9 +176,9 @@ static __always_inline int tc_other(struct __sk_buff *skb, struct packet *p, str
 	if (parsed == PARSED_CUT)
 		fragment_decide_cut(p, a);
 	if (p->is_fragment && !leaving)
-		early_fragments_ignore(p);
+		fragment_early_ignore(p);
 	if (leaving && masquerade_refuses(p, parsed))
-		action_drop(a, REASON_NO_PORTS);
+		flow_drop(a, REASON_NO_PORTS);
 	return a->verdict == VERDICT_DROP ? tc_drop(skb, p, a, leaving) : TC_NEXT;
 }
 
@@ -205,7 +206,7 @@ __noinline int tc_apply(struct __sk_buff *skb, const struct packet *p, struct ac
 	if (a->reason != REASON_NONE)
 		tc_count(skb, p, a, leaving);
 	if (!rewrite_headers((void *)(long)skb->data, (void *)(long)skb->data_end, p, a, way == TC_WAY_ON) ||
-	    skb_sum(skb, p, a, way == TC_WAY_ON))
+	    rewrite_skb_sum(skb, p, a, way == TC_WAY_ON))
 		return tc_mistake(skb, p, a, leaving);
 	return tc_send(skb, &a->to, way, leaving);
 }
@@ -217,9 +218,9 @@ static __always_inline int tc_first(struct __sk_buff *skb, const struct packet *
 	int verdict;
 
 	if (a->verdict != VERDICT_REWRITE)
-		return early_fragments_ignore(p);
+		return fragment_early_ignore(p);
 	fragment_remember(p, a);
-	verdict = a->verdict == VERDICT_REWRITE ? early_fragments_serve(skb, p) : 0;
+	verdict = a->verdict == VERDICT_REWRITE ? fragment_early_serve(skb, p) : 0;
 	if (verdict)
 		dsr_begin_again(p, a);
 	return verdict;
@@ -231,7 +232,7 @@ static __always_inline int tc_settle(struct __sk_buff *skb, const struct packet 
 {
 	if (!(p->is_forwarded || p->is_returned) || verdict != TC_NEXT || a->verdict == VERDICT_REWRITE)
 		return verdict;
-	action_drop(a, REASON_STRAY);
+	flow_drop(a, REASON_STRAY);
 	return tc_drop(skb, p, a, false);
 }
 
@@ -252,18 +253,18 @@ static __always_inline int tc_fastpath_dsr(struct __sk_buff *skb, struct packet 
 	bool is_whole;
 
 	if (data + plain->l4 + sizeof(struct udphdr) > end || !to->ifindex || !route_is_complete(to) ||
-	    !tc_fastpath_fits(skb, a, plain) ||
+	    !fastpath_tc_fits(skb, a, plain) ||
 	    !(fastpath_follow(plain, data, row) && fastpath_touch(&p->flow, row, to)))
 		return FASTPATH_UNKNOWN;
 	switch (dsr_encap_mode(to)) {
 	case DSR_OPT:
-		is_whole = tc_fastpath_option(skb, &p->flow, to, plain);
+		is_whole = fastpath_tc_option(skb, &p->flow, to, plain);
 		break;
 	case DSR_GENEVE:
-		is_whole = tc_fastpath_encap(skb, &p->flow, to, plain, true);
+		is_whole = fastpath_tc_encap(skb, &p->flow, to, plain, true);
 		break;
 	default:
-		is_whole = tc_fastpath_encap(skb, &p->flow, to, plain, false);
+		is_whole = fastpath_tc_encap(skb, &p->flow, to, plain, false);
 	}
 	if (!is_whole)
 		return tc_fastpath_fail(skb, p, a);
@@ -301,10 +302,10 @@ static __always_inline int tc_fastpath(struct __sk_buff *skb, struct packet *p, 
 		return FASTPATH_NOT;
 	forward = to->ifindex;
 	fastpath_rewrite(&plain, data, to, forward);
-	if (skb_replace(skb, plain.check, fastpath_proto(&plain), to))
+	if (rewrite_skb_replace(skb, plain.check, fastpath_proto(&plain), to))
 		return tc_fastpath_fail(skb, p, a);
 	if (!is_v4)
-		skb_sum_ip6(skb, to, forward);
+		rewrite_skb_sum_ip6(skb, to, forward);
 	skb->tc_index = TC_DONE;
 	return forward ? bpf_redirect(to->ifindex, 0) : TC_NEXT;
 }
@@ -344,25 +345,25 @@ static __always_inline int tc_echo(struct __sk_buff *skb, const struct packet *p
 static __always_inline int tc_slowpath(struct __sk_buff *skb, struct packet *p, struct action *a, __u32 lacks,
 				       bool from_tunnel)
 {
-	enum parsed parsed = read_packet(skb, p, lacks);
+	enum parsed parsed = packet_read(skb, p, lacks);
 	int verdict;
 
 	if (tc_is_hidden(skb, p)) {
-		action_drop(a, REASON_PROTOCOL);
+		flow_drop(a, REASON_PROTOCOL);
 		return tc_drop(skb, p, a, false);
 	}
 	if (tc_is_tagged(skb, p))
 		return TC_NEXT;
-	if (!from_tunnel && source_is_forged(p)) {
-		action_drop(a, REASON_POD_SOURCE);
+	if (!from_tunnel && admit_is_forged(p)) {
+		flow_drop(a, REASON_POD_SOURCE);
 		return tc_drop(skb, p, a, false);
 	}
-	if (parsed == PARSED_FLOW && tunnel_refuses(p)) {
-		action_drop(a, REASON_TUNNEL_PORT);
+	if (parsed == PARSED_FLOW && admit_refuses_tunnel(p)) {
+		flow_drop(a, REASON_TUNNEL_PORT);
 		return tc_drop(skb, p, a, false);
 	}
 	if (dsr_ingress_is_due(p, parsed)) {
-		int inner = tc_decap(skb, p);
+		int inner = dsr_ingress_decap(skb, p);
 
 		if (p->is_forwarded || p->is_returned)
 			parsed = inner;
@@ -374,7 +375,7 @@ static __always_inline int tc_slowpath(struct __sk_buff *skb, struct packet *p, 
 	if (!decide(skb, p, a) && !masquerade_is_for_pod(p))
 		tc_begin(skb, p, a);
 	if (p->is_forwarded && a->is_first)
-		tc_host(skb, p, a);
+		dsr_ingress_new_flow(skb, p, a);
 	if (p->is_fragment) {
 		verdict = tc_first(skb, p, a);
 		if (verdict)
@@ -393,7 +394,7 @@ static __always_inline int tc_deliver(struct __sk_buff *skb, int verdict)
 {
 	if (verdict != TC_NEXT || !cfg.bypass)
 		return verdict;
-	verdict = pods_enter(skb);
+	verdict = pod_deliver(skb);
 	return verdict == PODS_OVER_RATE ? tc_drop_for(skb, REASON_JAM) : verdict; /* it exceeds the pod's rate */
 }
 
@@ -404,10 +405,10 @@ static __noinline int tc_group(struct __sk_buff *skb)
 
 	if (skb->pkt_type != 1 /* PACKET_BROADCAST */ && skb->pkt_type != 2 /* PACKET_MULTICAST */)
 		return TC_NEXT;
-	read_packet(skb, &p, 0);
+	packet_read(skb, &p, 0);
 	if (tc_is_hidden(skb, &p))
 		return tc_drop_read(skb, &p, REASON_PROTOCOL);
-	if (tc_is_tagged(skb, &p) || !source_is_forged(&p))
+	if (tc_is_tagged(skb, &p) || !admit_is_forged(&p))
 		return TC_NEXT;
 	return tc_drop_read(skb, &p, REASON_POD_SOURCE);
 }
@@ -429,7 +430,7 @@ static __always_inline int tc_receive(struct __sk_buff *skb, bool from_tunnel)
 	if (outcome == FASTPATH_NEW) {
 		p.tcp_flags = 0; /* neither SYN, FIN nor RST, see fastpath.h */
 		p.seq = 0;
-		if ((from_tunnel || !source_is_forged(&p)) && masquerade_is_for_pod(&p))
+		if ((from_tunnel || !admit_is_forged(&p)) && masquerade_is_for_pod(&p))
 			return tc_deliver(skb, TC_NEXT);
 	}
 	p = (struct packet) {};
@@ -447,7 +448,7 @@ int tc_from_netdev(struct __sk_buff *skb)
 SEC("tc")
 int tc_from_tunnel(struct __sk_buff *skb)
 {
-	return tunnel_lets_out(skb) ? tc_receive(skb, true) : tc_drop_for(skb, REASON_TUNNEL_SOURCE);
+	return admit_from_tunnel(skb) ? tc_receive(skb, true) : tc_drop_for(skb, REASON_TUNNEL_SOURCE);
 }
 
 /* Decides about a leaving packet of an unknown flow. Not static, like tc_apply. */
@@ -479,7 +480,7 @@ int tc_to_netdev(struct __sk_buff *skb)
 
 	if (skb->tc_index == TC_DONE)
 		return TC_NEXT;
-	parsed = read_packet(skb, &p, 0);
+	parsed = packet_read(skb, &p, 0);
 	is_echo = parsed == PARSED_ICMP && masquerade_reads_echo(skb, &p, true);
 	if (parsed != PARSED_FLOW && !is_echo)
 		return tc_other(skb, &p, &a, parsed, true);

@@ -57,7 +57,7 @@ static __noinline int xdp_drop(struct xdp_md *ctx, const struct packet *p, const
 /* Drops a packet that is not what was parsed before, which cannot happen. */
 static __always_inline int xdp_mistake(struct xdp_md *ctx, const struct packet *p, struct action *a)
 {
-	action_drop(a, REASON_BAD_TABLE);
+	flow_drop(a, REASON_BAD_TABLE);
 	return xdp_drop(ctx, p, a);
 }
 
@@ -97,7 +97,7 @@ static __always_inline int xdp_apply_portless(struct xdp_md *ctx, const struct p
 	if (!xdp_forwards(p, a))
 		return XDP_PASS;
 	if (p->ttl <= 1) {
-		action_drop(a, REASON_TTL);
+		flow_drop(a, REASON_TTL);
 		return xdp_drop(ctx, p, a);
 	}
 	return rewrite_hops(data, end, p) && rewrite_link(data, end, a) ? XDP_TX : xdp_mistake(ctx, p, a);
@@ -106,7 +106,8 @@ static __always_inline int xdp_apply_portless(struct xdp_md *ctx, const struct p
 /* Reports whether the device accepts a packet with its encapsulation. */
 static __always_inline bool xdp_can_encap(struct xdp_md *ctx, const struct packet *p, struct action *a)
 {
-	return xdp_takes(ctx, a, dsr_encap_mtu((void *)(long)ctx->data, (void *)(long)ctx->data_end, p, a));
+	return fastpath_xdp_takes(ctx, a,
+				  dsr_encap_mtu((void *)(long)ctx->data, (void *)(long)ctx->data_end, p, a));
 }
 
 /* Makes room behind the link header. */
@@ -153,7 +154,7 @@ static __always_inline bool xdp_move(void *data, void *end, __u32 front, __u32 b
 
 	if (!from || !to)
 		return false;
-	xdp_copy(to, from, front);
+	fastpath_xdp_copy(to, from, front);
 	return true;
 }
 
@@ -190,7 +191,7 @@ __noinline int xdp_add_option(struct xdp_md *ctx, const struct packet *p, struct
 		return xdp_leave(p, a);
 	if (!xdp_point(ctx, p, a) || !rewrite_hops((void *)(long)ctx->data, (void *)(long)ctx->data_end, p) ||
 	    !rewrite_link((void *)(long)ctx->data, (void *)(long)ctx->data_end, a) || !xdp_write_option(ctx, p))
-		return action_drop(a, REASON_BAD_TABLE);
+		return flow_drop(a, REASON_BAD_TABLE);
 	return XDP_TX;
 }
 
@@ -204,14 +205,14 @@ __noinline int xdp_encap(struct xdp_md *ctx, const struct packet *p, struct acti
 	if (!xdp_forwards(p, a))
 		return xdp_leave(p, a);
 	if (p->ttl <= 1)
-		return action_expire(a);
+		return flow_expire(a);
 	if (!xdp_can_encap(ctx, p, a))
 		return xdp_leave(p, a);
 	if (dsr_option_is_mode(a))
 		return xdp_add_option(ctx, p, a);
 	if (!rewrite_hops((void *)(long)ctx->data, (void *)(long)ctx->data_end, p) || !xdp_grow(ctx, p, a) ||
 	    !dsr_encap_write((void *)(long)ctx->data, (void *)(long)ctx->data_end, p, a))
-		return action_drop(a, REASON_BAD_TABLE);
+		return flow_drop(a, REASON_BAD_TABLE);
 	return XDP_TX;
 }
 
@@ -230,7 +231,7 @@ __noinline int xdp_fragment(struct xdp_md *ctx, struct packet *p, struct action 
 	fragment_decide(p, a);
 	if (a->verdict == VERDICT_DROP)
 		return xdp_drop(ctx, p, a);
-	if (a->verdict == VERDICT_PASS || !ct_comes_in(&a->to) || route_is_elsewhere(p, &a->to))
+	if (a->verdict == VERDICT_PASS || !flow_comes_in(&a->to) || route_is_elsewhere(p, &a->to))
 		return XDP_PASS;
 	if (a->to.flags & CT_DSR)
 		return xdp_encap_portless(ctx, p, a);
@@ -249,11 +250,11 @@ __noinline int xdp_icmp(struct xdp_md *ctx, const struct packet *p, struct actio
 		return XDP_PASS;
 	parsed = icmp_quote(&quote, p, data, end);
 	if (parsed != PARSED_FLOW && parsed != PARSED_CUT)
-		return echo_answer(data, end, p) ? XDP_TX : XDP_PASS;
+		return icmp_echo_answer(data, end, p) ? XDP_TX : XDP_PASS;
 	icmp_decide(p, &quote, a);
 	if (a->verdict == VERDICT_DROP)
 		return xdp_drop(ctx, p, a);
-	if (a->verdict == VERDICT_PASS || !ct_comes_in(&a->to) || route_is_elsewhere(p, &a->to))
+	if (a->verdict == VERDICT_PASS || !flow_comes_in(&a->to) || route_is_elsewhere(p, &a->to))
 		return XDP_PASS;
 	if (a->to.flags & CT_DSR)
 		return xdp_encap_portless(ctx, p, a);
@@ -295,7 +296,7 @@ __noinline int xdp_apply(struct xdp_md *ctx, const struct packet *p, struct acti
 	if (a->verdict == VERDICT_DROP)
 		return xdp_refuse(ctx, p, a);
 	if (forward && p->ttl <= 1) {
-		action_expire(a);
+		flow_expire(a);
 		return xdp_refuse(ctx, p, a);
 	}
 	if (a->reason != REASON_NONE)
@@ -369,18 +370,18 @@ static __always_inline int xdp_fastpath_dsr(struct xdp_md *ctx, struct packet *p
 		return FASTPATH_UNKNOWN;
 	if (to->ifindex != ctx->ingress_ifindex || !route_is_complete(to) || !xdp_is_to(data, to->smac))
 		return XDP_PASS;
-	if (!len || !xdp_takes(ctx, a, len + dsr_encap_room(fastpath_is_v4(plain), dsr_encap_mode(to))) ||
+	if (!len || !fastpath_xdp_takes(ctx, a, len + dsr_encap_room(fastpath_is_v4(plain), dsr_encap_mode(to))) ||
 	    !(fastpath_follow(plain, data, row) && fastpath_touch(&p->flow, row, to)))
 		return FASTPATH_UNKNOWN;
 	switch (dsr_encap_mode(to)) {
 	case DSR_OPT:
-		is_whole = xdp_fastpath_option(ctx, &p->flow, to, plain);
+		is_whole = fastpath_xdp_option(ctx, &p->flow, to, plain);
 		break;
 	case DSR_GENEVE:
-		is_whole = xdp_fastpath_encap(ctx, &p->flow, to, plain, true);
+		is_whole = fastpath_xdp_encap(ctx, &p->flow, to, plain, true);
 		break;
 	default:
-		is_whole = xdp_fastpath_encap(ctx, &p->flow, to, plain, false);
+		is_whole = fastpath_xdp_encap(ctx, &p->flow, to, plain, false);
 	}
 	return is_whole ? XDP_TX : xdp_fastpath_fail(ctx, p, a);
 }
@@ -447,7 +448,7 @@ int xdp_from_netdev(struct xdp_md *ctx)
 	p = (struct packet) { .ifindex = ctx->ingress_ifindex, .bounces = true };
 	a = (struct action) {};
 	parsed = xdp_parse(ctx, &p, fastpath_lacks(outcome));
-	if (p.is_tagged || source_is_forged(&p) ||
+	if (p.is_tagged || admit_is_forged(&p) ||
 	    (cfg.dsr_accept && dsr_option_is_due(&p) && xdp_is_marked(ctx, &p)))
 		return XDP_PASS;
 	if (parsed != PARSED_FLOW)

@@ -22,14 +22,14 @@
 
 /* Reports whether a packet may belong to a connection that the stack translated before our programs
  * were attached, see `conntrack_import`. */
-static __always_inline bool new_flow_may_be_imported(const struct packet *p)
+static __always_inline bool admit_may_be_imported(const struct packet *p)
 {
 	__u32 zero = 0, *until;
 
 	if (packet_begins_flow(p))
 		return false;
 	until = bpf_map_lookup_elem(&conntrack_import, &zero);
-	return until && *until && (__s32)(*until - ct_now()) >= 0;
+	return until && *until && (__s32)(*until - flow_now()) >= 0;
 }
 
 /* Which pods' addresses may be the source of what comes in by a device of the node. What this node's
@@ -40,10 +40,10 @@ static __always_inline bool new_flow_may_be_imported(const struct packet *p)
 /* Reports whether a packet belongs to a flow that the fast path handles, established or with a backend
  * that answers directly, and of which such packets come in by devices: its row stands for the check
  * there, and so it does here. What may begin a flow anew never goes the fast path. */
-static __always_inline bool source_is_known(const struct packet *p)
+static __always_inline bool admit_is_known(const struct packet *p)
 {
-	struct flow key = p->flow; /* as in pods_at */
-	struct ct_entry *row = table_lookup(&key);
+	struct flow key = p->flow; /* as in cluster_pod_at */
+	struct ct_entry *row = flow_table_lookup(&key);
 
 	if (p->tcp_flags & TCP_SYN)
 		return false;
@@ -52,11 +52,11 @@ static __always_inline bool source_is_known(const struct packet *p)
 		if (!row || !(row->flags & CT_DSR))
 			return false;
 	}
-	return ct_comes_in(row) && !source_leaves(&key, row);
+	return flow_comes_in(row) && !flow_leaves(&key, row);
 }
 
 /* Reports whether a packet is for a frontend. */
-static __always_inline bool source_dials(const struct packet *p)
+static __always_inline bool admit_dials(const struct packet *p)
 {
 	struct svc_key key = { .addr = p->flow.daddr, .port = p->flow.dport, .proto = p->flow.proto };
 
@@ -72,7 +72,7 @@ static __always_inline bool source_dials(const struct packet *p)
 
 /* Reports whether a packet is for this node's end of the tunnel, which is the client that pods behind
  * the tunnel see and answer. */
-static __always_inline bool source_answers_tunnel(const struct packet *p)
+static __always_inline bool admit_answers_tunnel(const struct packet *p)
 {
 	__u32 which = p->is_v4 ? SNAT_TUNNEL4 : SNAT_TUNNEL6;
 	struct addr *end = bpf_map_lookup_elem(&snat_addrs, &which);
@@ -82,7 +82,7 @@ static __always_inline bool source_answers_tunnel(const struct packet *p)
 
 /* Reports whether a packet that came in by a device, and not by the tunnel's, cannot come from the pod
  * whose address it has. Not inlined, to have a stack frame of its own. */
-__noinline int source_is_forged(const struct packet *p)
+__noinline int admit_is_forged(const struct packet *p)
 {
 	struct prefix_key source = { .prefix_len = PREFIX_BITS };
 	struct cluster_node *owner;
@@ -90,18 +90,18 @@ __noinline int source_is_forged(const struct packet *p)
 
 	if (!p)
 		return false;
-	if (pods_at(&p->flow.saddr))
-		return !source_is_known(p);
+	if (cluster_pod_at(&p->flow.saddr))
+		return !admit_is_known(p);
 	if (!cfg.tunnel_port)
 		return false;
-	to_pod = pods_at(&p->flow.daddr);
-	if (!to_pod && !source_answers_tunnel(p) && !source_dials(p))
+	to_pod = cluster_pod_at(&p->flow.daddr);
+	if (!to_pod && !admit_answers_tunnel(p) && !admit_dials(p))
 		return false;
 	source.addr = p->flow.saddr;
 	owner = bpf_map_lookup_elem(&node_sources, &source);
 	/* Nodes are among what belongs behind them, and dial services. */
 	return owner && !(owner->flags & CLUSTER_NODE_SELF) && (to_pod || !cluster_node_at(&source.addr)) &&
-	       !source_is_known(p);
+	       !admit_is_known(p);
 }
 
 /* Who may send to the tunnel between nodes, and what may come out of it. Nothing in a packet of VXLAN
@@ -113,9 +113,9 @@ __noinline int source_is_forged(const struct packet *p)
 #define TUNNEL_FIRST_PORT 61000
 
 /* Reports whether a packet from outside is for this node's tunnel and from no node's. */
-static __always_inline bool tunnel_refuses(const struct packet *p)
+static __always_inline bool admit_refuses_tunnel(const struct packet *p)
 {
-	struct addr to = p->flow.daddr; /* as in pods_at */
+	struct addr to = p->flow.daddr; /* as in cluster_pod_at */
 
 	return cfg.tunnel_port && !cfg.any_source_port && p->flow.dport == bpf_htons(cfg.tunnel_port) &&
 	       p->flow.proto == IPPROTO_UDP && bpf_ntohs(p->flow.sport) < TUNNEL_FIRST_PORT &&
@@ -124,7 +124,7 @@ static __always_inline bool tunnel_refuses(const struct packet *p)
 
 /* Reads the address of the node that a packet came from through the tunnel. False: it did not come
  * through it, but was put here by this node. */
-static __always_inline bool tunnel_sender(struct __sk_buff *skb, struct addr *from)
+static __always_inline bool admit_tunnel_sender(struct __sk_buff *skb, struct addr *from)
 {
 	struct bpf_tunnel_key key = {};
 
@@ -140,10 +140,10 @@ static __always_inline bool tunnel_sender(struct __sk_buff *skb, struct addr *fr
 
 /* Reports whether an address that belongs behind no node may be a source all the same: nodes forward
  * through the tunnel for clients outside. */
-static __always_inline bool tunnel_is_outside(const struct addr *addr)
+static __always_inline bool admit_tunnel_is_outside(const struct addr *addr)
 {
 	__u32 first = bpf_ntohl(addr->word[addr_is_v4(addr) ? 3 : 0]);
-	struct addr key = *addr; /* as in pods_at */
+	struct addr key = *addr; /* as in cluster_pod_at */
 
 	if (addr_is_v4(addr) ? first >> 24 == 0 || first >> 16 == 0xa9fe || first >= 0xe0000000
 			     : first >> 22 == 0xfe800000 >> 22 || first >> 24 == 0xff)
@@ -152,30 +152,30 @@ static __always_inline bool tunnel_is_outside(const struct addr *addr)
 }
 
 /* Reads the addresses of a packet; its header need not be linear. */
-static __always_inline bool tunnel_read(struct __sk_buff *skb, struct packet *p)
+static __always_inline bool admit_tunnel_read(struct __sk_buff *skb, struct packet *p)
 {
 	__u32 head = sizeof(struct ethhdr) + sizeof(struct ipv6hdr);
 
-	return pods_read(skb, p) ||
-	       (!bpf_skb_pull_data(skb, skb->len < head ? skb->len : head) && pods_read(skb, p));
+	return packet_read_addrs(skb, p) ||
+	       (!bpf_skb_pull_data(skb, skb->len < head ? skb->len : head) && packet_read_addrs(skb, p));
 }
 
 /* Reports whether a packet may come out of the tunnel. Before all nodes are known, all do. Not
  * inlined, to have a stack frame of its own. */
-static __noinline int tunnel_lets_out(struct __sk_buff *skb)
+static __noinline int admit_from_tunnel(struct __sk_buff *skb)
 {
 	struct cluster_node *node, *owner;
 	struct prefix_key source = { .prefix_len = PREFIX_BITS };
 	struct packet p = {};
 	struct addr none = {};
 
-	if (!tunnel_sender(skb, &source.addr))
+	if (!admit_tunnel_sender(skb, &source.addr))
 		return true;
 	node = cluster_sender(&source.addr);
-	if (node && tunnel_read(skb, &p)) {
+	if (node && admit_tunnel_read(skb, &p)) {
 		source.addr = p.flow.saddr;
 		owner = bpf_map_lookup_elem(&node_sources, &source);
-		if (owner ? owner->number == node->number : tunnel_is_outside(&source.addr))
+		if (owner ? owner->number == node->number : admit_tunnel_is_outside(&source.addr))
 			return true;
 	}
 	return !cluster_node_at(&none);

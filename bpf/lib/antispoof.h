@@ -84,7 +84,7 @@ static __always_inline bool antispoof_is_mac(const __u8 *a, const __u8 *b)
 
 static __always_inline bool antispoof_has(__u32 ifindex, const struct addr *addr)
 {
-	struct pod *pod = pods_at(addr);
+	struct pod *pod = cluster_pod_at(addr);
 
 	return pod && pod->ifindex == ifindex;
 }
@@ -159,7 +159,8 @@ static __always_inline int antispoof_content(struct __sk_buff *skb, const struct
  * objects and this node's devices tell. In other clusters, such as one that runs in pods, the numbers
  * of NodePorts are numbers like any others. At an address of a node that nobody knows, a forger would
  * only choose among the Service's own backends. */
-static __noinline int sender_is_to_node(const struct dsr_hint *hint, const struct packet *p, void *data, void *end)
+static __noinline int antispoof_is_to_node(const struct dsr_hint *hint, const struct packet *p, void *data,
+					   void *end)
 {
 	struct ipv6hdr *ip6;
 	struct iphdr *ip;
@@ -176,7 +177,7 @@ static __noinline int sender_is_to_node(const struct dsr_hint *hint, const struc
 			return true;
 		__builtin_memcpy(&to, &ip6->daddr, sizeof(to));
 	}
-	return bpf_map_lookup_elem(&node_addrs, &to) || dsr_ingress_is_node(&to);
+	return bpf_map_lookup_elem(&node_addrs, &to) || cluster_is_node(&to);
 }
 
 /* Reports whether a packet looks as if a node had forwarded it to a backend, see dsr_ingress.h: other
@@ -201,7 +202,7 @@ static __noinline int antispoof_forges(struct __sk_buff *skb, const struct packe
 	if (hint.direct == DSR_GENEVE)
 		return true;
 	to = dsr_ingress_is_ours(&hint, p, data, end);
-	return to == UNWRAP_NODE_PORT ? sender_is_to_node(&hint, p, data, end) : to;
+	return to == UNWRAP_NODE_PORT ? antispoof_is_to_node(&hint, p, data, end) : to;
 }
 
 /* A pod without an address may look for one by DHCP. */
@@ -251,7 +252,7 @@ __noinline int antispoof_check(struct __sk_buff *skb, struct packet *p)
 
 	if (!p || bpf_skb_load_bytes(skb, 0, &eth, sizeof(eth)))
 		return REASON_MALFORMED;
-	parsed = read_packet(skb, p, 0);
+	parsed = packet_read(skb, p, 0);
 	if (!link || !antispoof_is_mac(eth.h_source, link->mac))
 		return REASON_SPOOFED_LINK;
 	/* The stack goes by what it was told, and a pod may tell it something else by a netkit. */
@@ -285,7 +286,7 @@ static __always_inline bool antispoof_is_plain(void *l4, void *end, __u8 proto, 
 	       ((struct udphdr *)l4)->dest != bpf_htons(GENEVE_PORT);
 }
 
-/* Returns the pod that a packet read by pods_read evidently is from, or NULL. */
+/* Returns the pod that a packet read by packet_read_addrs evidently is from, or NULL. */
 static __always_inline struct pod *antispoof_own(struct __sk_buff *skb, const struct packet *p)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end,
@@ -302,16 +303,16 @@ static __always_inline struct pod *antispoof_own(struct __sk_buff *skb, const st
 	}
 	if (skb->protocol != ((struct ethhdr *)data)->h_proto)
 		return NULL;
-	pod = pods_at(&p->flow.saddr);
+	pod = cluster_pod_at(&p->flow.saddr);
 	return pod && pod->ifindex == p->ifindex && antispoof_is_mac(((struct ethhdr *)data)->h_source, pod->mac)
 		       ? pod
 		       : NULL;
 }
 
 /* Reports whether a pod's packet stays on the node. */
-static __always_inline bool pod_is_near(const struct packet *p, const struct pod *to)
+static __always_inline bool antispoof_stays_on_node(const struct packet *p, const struct pod *to)
 {
-	struct addr addr = p->flow.daddr; /* as in pods_at */
+	struct addr addr = p->flow.daddr; /* as in cluster_pod_at */
 
 	return to || (!p->is_v4 && antispoof_stays6(&addr)) || bpf_map_lookup_elem(&node_addrs, &addr);
 }
@@ -323,7 +324,7 @@ static __always_inline bool pod_is_near(const struct packet *p, const struct pod
 /* Reports whether a packet is ARP or neighbor discovery, which must not wait behind other packets.
  * Neighbor discovery from beyond the link has a lower hop limit, and if a pod sends it there it has
  * another kind of destination. ARP fits the shortest frame; what is longer carries something else. */
-static __always_inline bool pod_is_neighbours(struct __sk_buff *skb, struct packet *p, bool sends)
+static __always_inline bool antispoof_is_neighbor_discovery(struct __sk_buff *skb, struct packet *p, bool sends)
 {
 	struct ipv6hdr ip6;
 	__u8 type;
@@ -337,14 +338,14 @@ static __always_inline bool pod_is_neighbours(struct __sk_buff *skb, struct pack
 	    type < ND_SOLICIT_ROUTER || type > ND_REDIRECT)
 		return false;
 	__builtin_memcpy(&p->flow.daddr, &ip6.daddr, sizeof(struct addr));
-	return !sends || pod_is_near(p, NULL);
+	return !sends || antispoof_stays_on_node(p, NULL);
 }
 
 /* The check that keeps pods from the tunnel between nodes, see admit.h. */
 
 /* Reports whether this node's stack takes packets to an address itself, as it does those to the
  * broadcast address of a network that it is in. */
-static __noinline bool tunnel_is_heard(struct __sk_buff *skb, const struct packet *p)
+static __noinline bool antispoof_tunnel_is_heard(struct __sk_buff *skb, const struct packet *p)
 {
 	struct bpf_fib_lookup way = { .family = ROUTE_INET, .ifindex = skb->ifindex };
 
@@ -357,11 +358,11 @@ static __noinline bool tunnel_is_heard(struct __sk_buff *skb, const struct packe
 
 /* Reports whether an address is a node's, as far as Node objects and this node's devices tell, or
  * one by which nodes hear their neighbors: link-local, multicast, broadcast, or none. */
-static __always_inline bool tunnel_is_at(const struct addr *addr)
+static __always_inline bool antispoof_tunnel_is_at(const struct addr *addr)
 {
 	__u32 first = bpf_ntohl(addr->word[addr_is_v4(addr) ? 3 : 0]);
 	struct prefix_key source = { .prefix_len = PREFIX_BITS, .addr = *addr };
-	struct addr key = *addr; /* as in pods_at */
+	struct addr key = *addr; /* as in cluster_pod_at */
 	struct cluster_node *behind;
 
 	if (addr_is_any(&key) ||
@@ -375,7 +376,7 @@ static __always_inline bool tunnel_is_at(const struct addr *addr)
 
 /* Reports whether the destination's port, or the protocol, has to be read to tell whether a packet
  * is for the tunnel. Nearly no packet needs that. */
-static __always_inline bool tunnel_may_be(struct __sk_buff *skb, const struct packet *p)
+static __always_inline bool antispoof_tunnel_may_be(struct __sk_buff *skb, const struct packet *p)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end,
 	     *ip = data + sizeof(struct ethhdr);
@@ -398,13 +399,14 @@ static __always_inline bool tunnel_may_be(struct __sk_buff *skb, const struct pa
 
 /* Reports whether a pod's packet is for a node's tunnel, or for any tunnel as from a node. IPv6
  * extension headers beyond those that are read may hide that it is. */
-__noinline int tunnel_is_entered(struct __sk_buff *skb)
+__noinline int antispoof_tunnel_is_entered(struct __sk_buff *skb)
 {
 	struct packet p = {};
-	enum parsed parsed = read_packet(skb, &p, 0);
+	enum parsed parsed = packet_read(skb, &p, 0);
 
 	if (parsed == PARSED_FLOW ? p.flow.proto != IPPROTO_UDP || p.flow.dport != bpf_htons(cfg.tunnel_port)
-				  : parsed != PARSED_OTHER || p.is_v4 || !extension_is(p.flow.proto))
+				  : parsed != PARSED_OTHER || p.is_v4 || !packet_is_extension(p.flow.proto))
 		return false;
-	return tunnel_is_at(&p.flow.daddr) || cluster_node_at(&p.flow.saddr) || tunnel_is_heard(skb, &p);
+	return antispoof_tunnel_is_at(&p.flow.daddr) || cluster_node_at(&p.flow.saddr) ||
+	       antispoof_tunnel_is_heard(skb, &p);
 }

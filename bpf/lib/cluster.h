@@ -19,7 +19,7 @@
 /* Reports whether an address is one for ClusterIPs and not one of this node: a process of the node may
  * have a ClusterIP on purpose, such as a DNS cache. Not static, to have a stack frame of its own, and
  * with a copy of the key because Linux 6.1 accepts none in the frame of an unknown caller. */
-__noinline int clusterip_is(const struct addr *addr)
+__noinline int cluster_ip_is(const struct addr *addr)
 {
 	struct range_key key = { .prefix_len = RANGE_BITS, .service = RANGES_CLUSTER_IPS };
 
@@ -31,12 +31,13 @@ __noinline int clusterip_is(const struct addr *addr)
 
 /* Reports whether no service has an address and port for ClusterIPs. One that this client may not use
  * has them all the same. */
-static __always_inline bool clusterip_leads_nowhere(const struct svc_key *to)
+static __always_inline bool cluster_ip_leads_nowhere(const struct svc_key *to)
 {
-	return clusterip_is(&to->addr) && !bpf_map_lookup_elem(&svcs, to);
+	return cluster_ip_is(&to->addr) && !bpf_map_lookup_elem(&svcs, to);
 }
 
-static __always_inline bool ranges_allow(const struct service *service, __u32 index, const struct addr *client)
+static __always_inline bool cluster_ranges_allow(const struct service *service, __u32 index,
+						 const struct addr *client)
 {
 	struct range_key key = { .prefix_len = RANGE_BITS, .service = index, .addr = *client };
 
@@ -45,7 +46,7 @@ static __always_inline bool ranges_allow(const struct service *service, __u32 in
 
 /* Reports whether a client's address is a node's or in a node's pod CIDR, as far as the agent
  * knows. */
-static __always_inline bool ranges_are_of_pods(const struct addr *client)
+static __always_inline bool cluster_is_node_or_pod(const struct addr *client)
 {
 	struct range_key key = { .prefix_len = RANGE_BITS, .service = RANGES_PODS, .addr = *client };
 
@@ -53,9 +54,9 @@ static __always_inline bool ranges_are_of_pods(const struct addr *client)
 }
 
 /* Reports whether an address is a node's, as far as Node objects tell. */
-static __always_inline bool dsr_ingress_is_node(const struct addr *addr)
+static __always_inline bool cluster_is_node(const struct addr *addr)
 {
-	struct addr key = *addr; /* as in ct_known */
+	struct addr key = *addr; /* as in flow_known */
 	struct cluster_node *node = bpf_map_lookup_elem(&cluster_nodes, &key);
 
 	return node && node->number;
@@ -63,7 +64,7 @@ static __always_inline bool dsr_ingress_is_node(const struct addr *addr)
 
 static __always_inline struct cluster_node *cluster_node_at(const struct addr *addr)
 {
-	struct addr key = *addr; /* as in pods_at */
+	struct addr key = *addr; /* as in cluster_pod_at */
 
 	return bpf_map_lookup_elem(&cluster_nodes, &key);
 }
@@ -85,7 +86,7 @@ enum packet_client {
 };
 
 /* Reports whether there ever was a flow of any of these. */
-static __always_inline bool packet_clients_have(__u32 by)
+static __always_inline bool cluster_packet_clients_have(__u32 by)
 {
 	__u32 zero = 0, *used = bpf_map_lookup_elem(&packet_clients, &zero);
 
@@ -94,7 +95,7 @@ static __always_inline bool packet_clients_have(__u32 by)
 
 /* Notes that there is such a flow. Both its row and this are written before its first packet goes
  * on. */
-static __always_inline void packet_clients_note(__u32 by)
+static __always_inline void cluster_packet_clients_note(__u32 by)
 {
 	__u32 zero = 0, *used = bpf_map_lookup_elem(&packet_clients, &zero);
 
@@ -102,7 +103,7 @@ static __always_inline void packet_clients_note(__u32 by)
 		__sync_fetch_and_or(used, by);
 }
 
-static __always_inline struct pod *pods_at(const struct addr *addr)
+static __always_inline struct pod *cluster_pod_at(const struct addr *addr)
 {
 	/* Linux 6.1 does not accept a key in the stack frame of a caller that it does not know */
 	struct addr key = *addr;

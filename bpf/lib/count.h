@@ -34,41 +34,41 @@ struct {
  * rows are those that were created, not deleted, and are no longer there. Every program that
  * creates a row or deletes one counts it here. */
 
-static __always_inline struct lru_stats *lru_stats_of(__u32 map)
+static __always_inline struct lru_stats *count_lru_of(__u32 map)
 {
 	return bpf_map_lookup_elem(&lru_stats, &map);
 }
 
 /* For packet programs, of which only one at a time runs on a CPU. */
-static __always_inline void lru_stats_made(enum lru map)
+static __always_inline void count_lru_made(enum lru map)
 {
-	struct lru_stats *t = lru_stats_of(map);
+	struct lru_stats *t = count_lru_of(map);
 
 	if (t)
 		t->made++;
 }
 
 /* Likewise. */
-static __always_inline void lru_stats_deleted(enum lru map, __u64 rows)
+static __always_inline void count_lru_deleted(enum lru map, __u64 rows)
 {
-	struct lru_stats *t = lru_stats_of(map);
+	struct lru_stats *t = count_lru_of(map);
 
 	if (t)
 		t->deleted += rows;
 }
 
 /* For other programs, which a packet may interrupt: the packet's additions must not be lost. */
-static __always_inline void lru_stats_made_atomic(enum lru map)
+static __always_inline void count_lru_made_atomic(enum lru map)
 {
-	struct lru_stats *t = lru_stats_of(map);
+	struct lru_stats *t = count_lru_of(map);
 
 	if (t)
 		__sync_fetch_and_add(&t->made, 1);
 }
 
-static __always_inline void lru_stats_deleted_atomic(enum lru map, __u64 rows)
+static __always_inline void count_lru_deleted_atomic(enum lru map, __u64 rows)
 {
-	struct lru_stats *t = lru_stats_of(map);
+	struct lru_stats *t = count_lru_of(map);
 
 	if (t)
 		__sync_fetch_and_add(&t->deleted, rows);

@@ -89,7 +89,7 @@ static __always_inline __u16 csum_bytes(struct csum_range *range)
 	return csum_fold(range->sum);
 }
 
-static __always_inline __u32 dsr_option_diff(__u32 before, __u32 after)
+static __always_inline __u32 csum_dsr_option(__u32 before, __u32 after)
 {
 	return csum_fold((__u64)(__u32)~before + after);
 }
@@ -168,7 +168,7 @@ static const volatile __u32 crc32c_pages[256] = {
 /* The product of two elements of the field. Bits are selected by a multiplication that is hidden
  * from the compiler: it would make a branch of it, and the verifier would follow both sides of
  * every one. */
-static __always_inline __u32 crc32c_product(__u32 a, __u32 b)
+static __always_inline __u32 csum_crc32c_product(__u32 a, __u32 b)
 {
 	__u32 product = 0;
 
@@ -186,7 +186,8 @@ static __always_inline __u32 crc32c_product(__u32 a, __u32 b)
 
 /* Returns how the checksum over `len` bytes changes when `diff` is XORed into the first four of
  * them. Not static, so that the verifier walks it only once. */
-__noinline __u32 crc32c_change(__u32 diff, __u32 len)
+__noinline __u32 csum_crc32c_change(__u32 diff, __u32 len)
 {
-	return crc32c_product(diff, crc32c_product(crc32c_bytes[len & 0xff], crc32c_pages[len >> 8 & 0xff]));
+	return csum_crc32c_product(diff,
+				   csum_crc32c_product(crc32c_bytes[len & 0xff], crc32c_pages[len >> 8 & 0xff]));
 }

@@ -26,16 +26,16 @@
 
 /* Claims the key of the reply again, as it was. This is rare, so the route is looked up without the
  * cache. */
-static __noinline int new_flow_claim(void *ctx, const struct packet *p, const struct ct_entry *there)
+static __noinline int decide_claim_reply(void *ctx, const struct packet *p, const struct ct_entry *there)
 {
-	struct flow reply = ct_back(&p->flow, there);
+	struct flow reply = flow_reverse(&p->flow, there);
 	struct ct_entry row;
 
-	new_flow_reply(&p->flow, there, &row);
+	flow_reply_row(&p->flow, there, &row);
 	if (!(row.flags & CT_STACK))
 		route_ask(ctx, p, &row);
-	ct_finish(&reply, &row);
-	return ct_claim(&reply, &row);
+	flow_finish(&reply, &row);
+	return flow_claim(&reply, &row);
 }
 
 /* The flows that are not established: any flood may evict their rows at any moment. So a request is
@@ -52,49 +52,49 @@ enum pending_outcome {
 /* Drops a packet that cannot belong to the flow whose row it has: one of a pod or of this node that
  * came in from outside, or a reply that another node has forwarded, as nodes only forward what
  * clients send. */
-static __always_inline bool pending_refuses(const struct packet *p, struct action *a)
+static __always_inline bool decide_pending_refuses(const struct packet *p, struct action *a)
 {
-	if (ct_is_astray(&a->to))
-		action_drop(a, REASON_SPOOFED);
+	if (flow_is_astray(&a->to))
+		flow_drop(a, REASON_SPOOFED);
 	else if ((p->is_forwarded || p->is_returned) && a->to.flags & CT_REPLY)
-		action_drop(a, REASON_STRAY);
+		flow_drop(a, REASON_STRAY);
 	else
 		return false;
 	return true;
 }
 
-static __always_inline int pending_forget(const struct flow *flow, const struct flow *back)
+static __always_inline int decide_pending_forget(const struct flow *flow, const struct flow *back)
 {
 	__u32 gone = !bpf_map_delete_elem(&ct_pending, flow);
 
 	gone += !bpf_map_delete_elem(&ct_pending, back);
-	lru_stats_deleted(LRU_CT_PENDING, gone);
+	count_lru_deleted(LRU_CT_PENDING, gone);
 	return 0;
 }
 
 /* Moves the reply's row to `ct`, where no flood can evict it. A program that claims a flow writes
  * `ct_pending` and then looks into `ct`; here it is the other way round, so at least one of the two
  * sees the other. */
-static __always_inline int pending_move_reply(const struct packet *p, const struct flow *back,
-					      struct ct_entry *reply)
+static __always_inline int decide_pending_move_reply(const struct packet *p, const struct flow *back,
+						     struct ct_entry *reply)
 {
-	int err = table_insert(back, reply);
+	int err = flow_table_insert(back, reply);
 	struct ct_entry *known;
 
 	if (err == -EEXIST) {
-		known = table_lookup(back);
-		return known && ct_leads(known, &p->flow) ? PENDING_MOVED : PENDING_LOST;
+		known = flow_table_lookup(back);
+		return known && flow_leads(known, &p->flow) ? PENDING_MOVED : PENDING_LOST;
 	}
 	if (err)
 		return PENDING_STAYS;
 	known = bpf_map_lookup_elem(&ct_pending, back);
-	if (!known || ct_leads(known, &p->flow))
+	if (!known || flow_leads(known, &p->flow))
 		return PENDING_MOVED;
-	table_delete(back);
+	flow_table_delete(back);
 	return PENDING_LOST;
 }
 
-static __always_inline void pending_count(void)
+static __always_inline void decide_pending_count(void)
 {
 	__u32 zero = 0;
 	__u64 *opened = bpf_map_lookup_elem(&ct_opened, &zero);
@@ -104,34 +104,34 @@ static __always_inline void pending_count(void)
 }
 
 /* Moves both rows of a flow. */
-static __noinline int pending_promote(const struct packet *p, struct action *a)
+static __noinline int decide_pending_promote(const struct packet *p, struct action *a)
 {
-	struct flow back = ct_back(&p->flow, &a->to);
+	struct flow back = flow_reverse(&p->flow, &a->to);
 	struct ct_entry reply;
 	bool torn = false;
 	int outcome;
 
-	if (!ct_find(&ct_pending, &back, &reply, &torn) || !ct_leads(&reply, &p->flow))
+	if (!flow_find(&ct_pending, &back, &reply, &torn) || !flow_leads(&reply, &p->flow))
 		return 0;
 	reply.state = CT_OPEN;
 	/* what the client has just acknowledged; an SCTP server shows its tag with its next packet */
 	reply.seq_hi = p->flow.proto == IPPROTO_TCP ? seq_high(p->ack) : 0;
 	a->to.seq_hi = packet_shakes_hands(p) ? seq_of(p) : 0;
-	outcome = pending_move_reply(p, &back, &reply);
+	outcome = decide_pending_move_reply(p, &back, &reply);
 	if (outcome == PENDING_LOST) {
-		ct_pending_delete(&p->flow);
-		return action_drop(a, REASON_FLOW_RACE);
+		flow_pending_delete(&p->flow);
+		return flow_drop(a, REASON_FLOW_RACE);
 	}
 	if (packet_shakes_hands(p))
-		a->to.seen = route_epoch_opened(ct_now());
+		a->to.seen = route_epoch_opened(flow_now());
 	a->to.state = p->tcp_flags & TCP_FIN ? CT_CLOSING : CT_OPEN;
-	if (outcome == PENDING_MOVED && table_write(&p->flow, &a->to)) {
-		table_delete(&back);
+	if (outcome == PENDING_MOVED && flow_table_write(&p->flow, &a->to)) {
+		flow_table_delete(&back);
 		outcome = PENDING_STAYS;
 	}
 	if (outcome == PENDING_MOVED) {
-		pending_count();
-		return pending_forget(&p->flow, &back);
+		decide_pending_count();
+		return decide_pending_forget(&p->flow, &back);
 	}
 	a->reason = REASON_FLOWS_FULL;
 	return 0;
@@ -139,32 +139,32 @@ static __noinline int pending_promote(const struct packet *p, struct action *a)
 
 /* What a client that has seen a reply will send: the next sequence number, or the requested SCTP
  * tag. Zero: an SCTP reply that requests no tag, so the association is older than the row. */
-static __always_inline __u32 pending_expected(const struct packet *p)
+static __always_inline __u32 decide_pending_expected(const struct packet *p)
 {
 	return bpf_ntohl(p->seq) + (p->flow.proto == IPPROTO_TCP && p->tcp_flags & TCP_SYN);
 }
 
 /* The backend has replied: stores in the request's row what the client has to acknowledge. A client
  * with a forged address has not seen it. */
-static __noinline int pending_answered(const struct packet *p, const struct ct_entry *reply)
+static __noinline int decide_pending_answered(const struct packet *p, const struct ct_entry *reply)
 {
-	struct flow request = ct_back(&p->flow, reply);
+	struct flow request = flow_reverse(&p->flow, reply);
 	struct ct_entry *row;
 
 	row = bpf_map_lookup_elem(&ct_pending, &request);
-	if (!row || !ct_leads(row, &p->flow))
+	if (!row || !flow_leads(row, &p->flow))
 		return 0;
 	if (p->tcp_flags & TCP_RST)
-		return seq_refuses(p, row) ? pending_forget(&p->flow, &request) : 0;
+		return seq_refuses(p, row) ? decide_pending_forget(&p->flow, &request) : 0;
 	if (row->state == CT_ANSWERED && !(p->tcp_flags & TCP_SYN))
 		return 0;
 	if (packet_shakes_hands(p))
-		row->seen = pending_expected(p);
+		row->seen = decide_pending_expected(p);
 	row->state = CT_ANSWERED;
 	return 0;
 }
 
-static __always_inline bool pending_proves(const struct packet *p, const struct ct_entry *row)
+static __always_inline bool decide_pending_proves(const struct packet *p, const struct ct_entry *row)
 {
 	if (row->state != CT_ANSWERED)
 		return false;
@@ -182,44 +182,44 @@ enum pending_owner {
 	PENDING_ANOTHER,
 };
 
-static __noinline int pending_owner(const struct packet *p, const struct ct_entry *there)
+static __noinline int decide_pending_owner(const struct packet *p, const struct ct_entry *there)
 {
-	struct flow back = ct_back(&p->flow, there);
+	struct flow back = flow_reverse(&p->flow, there);
 	struct ct_entry *reply = bpf_map_lookup_elem(&ct_pending, &back);
 
 	if (!reply)
 		return PENDING_NOBODY;
-	return ct_leads(reply, &p->flow) ? PENDING_OURS : PENDING_ANOTHER;
+	return flow_leads(reply, &p->flow) ? PENDING_OURS : PENDING_ANOTHER;
 }
 
-static __noinline int pending_reset(const struct packet *p, const struct ct_entry *there)
+static __noinline int decide_pending_reset(const struct packet *p, const struct ct_entry *there)
 {
-	struct flow back = ct_back(&p->flow, there);
+	struct flow back = flow_reverse(&p->flow, there);
 
-	return pending_forget(&p->flow, &back);
+	return decide_pending_forget(&p->flow, &back);
 }
 
 /* Handles a request of a flow in `ct_pending`. False: the flow is no longer there. If the reply's row
  * was evicted it is claimed again, before another flow can take it. */
-static __always_inline bool pending_request(void *ctx, const struct packet *p, struct action *a)
+static __always_inline bool decide_pending_request(void *ctx, const struct packet *p, struct action *a)
 {
-	int owner = pending_owner(p, &a->to);
+	int owner = decide_pending_owner(p, &a->to);
 
-	if (owner == PENDING_ANOTHER || (owner == PENDING_NOBODY && !new_flow_claim(ctx, p, &a->to))) {
-		ct_pending_delete(&p->flow);
+	if (owner == PENDING_ANOTHER || (owner == PENDING_NOBODY && !decide_claim_reply(ctx, p, &a->to))) {
+		flow_pending_delete(&p->flow);
 		return false;
 	}
 	a->verdict = VERDICT_REWRITE;
 	if (p->tcp_flags & TCP_RST && seq_gives_up(p, &a->to))
-		pending_reset(p, &a->to);
-	else if (pending_proves(p, &a->to))
-		pending_promote(p, a);
+		decide_pending_reset(p, &a->to);
+	else if (decide_pending_proves(p, &a->to))
+		decide_pending_promote(p, a);
 	return true;
 }
 
 /* Looks the route of a flow up again: a flow of datagrams that nobody answers is never established,
  * and yet goes on. */
-static __noinline int pending_refresh(void *ctx, const struct packet *p, struct action *a)
+static __noinline int decide_pending_refresh(void *ctx, const struct packet *p, struct action *a)
 {
 	if (!route_epoch_refresh(ctx, p, &a->to))
 		return 0;
@@ -228,34 +228,35 @@ static __noinline int pending_refresh(void *ctx, const struct packet *p, struct 
 
 /* Marks a row of `ct_pending` as used, unless its `seen` is no time, and refreshes its route if that
  * is due. As in `ct`, a row whose new route cannot be written keeps its old `seen`. */
-static __always_inline void pending_touch(void *ctx, const struct packet *p, struct ct_entry *row, struct action *a)
+static __always_inline void decide_pending_touch(void *ctx, const struct packet *p, struct ct_entry *row,
+						 struct action *a)
 {
 	__u32 seen = a->to.seen;
 
 	if (packet_shakes_hands(p) && !(a->to.flags & CT_REPLY))
 		return;
-	a->to.seen = ct_now();
+	a->to.seen = flow_now();
 	if (a->to.seen == seen)
 		return;
 	row->seen = a->to.seen;
-	if (route_epoch_is_due(&a->to, &seen) && pending_refresh(ctx, p, a))
+	if (route_epoch_is_due(&a->to, &seen) && decide_pending_refresh(ctx, p, a))
 		row->seen = seen;
 }
 
 /* Decides by a row of `ct_pending`. False: there is no valid one. */
-static __always_inline bool pending_decide(void *ctx, const struct packet *p, struct action *a)
+static __always_inline bool decide_pending_decide(void *ctx, const struct packet *p, struct action *a)
 {
 	bool torn = false;
 	struct ct_entry *row;
 
 	if (p->lacks & LACKS_PENDING)
 		return false;
-	row = ct_find(&ct_pending, &p->flow, &a->to, &torn);
+	row = flow_find(&ct_pending, &p->flow, &a->to, &torn);
 	if (torn)
-		action_drop(a, REASON_FLOW_RACE);
+		flow_drop(a, REASON_FLOW_RACE);
 	if (!row)
 		return torn;
-	if (pending_refuses(p, a))
+	if (decide_pending_refuses(p, a))
 		return true;
 	if (a->to.flags & CT_POD_FLOW || route_is_elsewhere(p, &a->to))
 		return true;
@@ -263,21 +264,21 @@ static __always_inline bool pending_decide(void *ctx, const struct packet *p, st
 		return dsr_decide(ctx, p, row, a);
 	if (ranges_enforce(p, a))
 		return true;
-	pending_touch(ctx, p, row, a);
+	decide_pending_touch(ctx, p, row, a);
 	/* because of the new route; if this program forgot the flow, tc would not find it */
 	if (route_is_elsewhere(p, &a->to))
 		return true;
 	if (!(a->to.flags & CT_REPLY))
-		return pending_request(ctx, p, a);
+		return decide_pending_request(ctx, p, a);
 	a->verdict = VERDICT_REWRITE;
-	pending_answered(p, &a->to);
+	decide_pending_answered(p, &a->to);
 	return true;
 }
 
 /* Looks the route of an established flow up again. */
 static __noinline int decide_refresh(void *ctx, const struct packet *p, struct action *a)
 {
-	return route_epoch_refresh(ctx, p, &a->to) ? table_replace(&p->flow, &a->to) : 0;
+	return route_epoch_refresh(ctx, p, &a->to) ? flow_table_replace(&p->flow, &a->to) : 0;
 }
 
 /* Reports whether a packet opens a connection, for the direction of a row. */
@@ -308,20 +309,20 @@ static __always_inline __u8 decide_state(const struct packet *p, struct ct_entry
 static __always_inline bool decide_touch(const struct packet *p, struct ct_entry *row, struct ct_entry *to)
 {
 	__u8 state = decide_state(p, row, to);
-	__u32 now = ct_now();
+	__u32 now = flow_now();
 
 	if (state != to->state) {
 		to->state = state;
 		row->state = state;
 		if (cfg.growing)
-			ct_touch_growing(&p->flow, to);
+			flow_touch_growing(&p->flow, to);
 	}
 	if (to->seen == now || packet_is_syn(p))
 		return false;
 	to->seen = now;
 	row->seen = now;
 	if (cfg.growing)
-		ct_touch_growing(&p->flow, to);
+		flow_touch_growing(&p->flow, to);
 	return true;
 }
 
@@ -339,7 +340,7 @@ static __always_inline void decide_check(void *ctx, const struct packet *p, stru
 		a->to.seen = seen;
 		row->seen = seen;
 		if (cfg.growing)
-			ct_touch_growing(&p->flow, &a->to);
+			flow_touch_growing(&p->flow, &a->to);
 	}
 }
 
@@ -350,21 +351,21 @@ static __always_inline void decide_check(void *ctx, const struct packet *p, stru
  * later. */
 static __noinline int decide_renew(const struct packet *p, const struct ct_entry *row)
 {
-	struct flow back = ct_back(&p->flow, row);
+	struct flow back = flow_reverse(&p->flow, row);
 	struct ct_entry *other;
 	bool ours;
 
 	if (!decide_begins(p, row))
 		return false;
-	other = table_lookup(&back);
-	ours = other && ct_leads(other, &p->flow);
+	other = flow_table_lookup(&back);
+	ours = other && flow_leads(other, &p->flow);
 	if (row->flags & CT_REPLY && (!ours || (row->state != CT_RESET && other->state <= CT_OPEN)))
 		return false;
 	if (ours && row->state <= CT_OPEN && other->state != CT_RESET)
 		return false;
-	table_delete(&p->flow);
+	flow_table_delete(&p->flow);
 	if (ours)
-		table_delete(&back);
+		flow_table_delete(&back);
 	return true;
 }
 
@@ -376,12 +377,12 @@ static __always_inline bool decide_known(void *ctx, const struct packet *p, stru
 
 	if (p->lacks & LACKS_CT)
 		return false;
-	row = ct_find(&ct, &p->flow, &a->to, &torn);
+	row = flow_find(&ct, &p->flow, &a->to, &torn);
 	if (torn)
-		action_drop(a, REASON_FLOW_RACE);
+		flow_drop(a, REASON_FLOW_RACE);
 	if (!row)
 		return torn;
-	if (pending_refuses(p, a))
+	if (decide_pending_refuses(p, a))
 		return true;
 	if (a->to.flags & CT_POD_FLOW || route_is_elsewhere(p, &a->to))
 		return true;
@@ -396,7 +397,7 @@ static __always_inline bool decide_known(void *ctx, const struct packet *p, stru
  * False: nothing is known of the packet's flow, which may begin with it. */
 static __always_inline bool decide(void *ctx, const struct packet *p, struct action *a)
 {
-	return decide_known(ctx, p, a) || pending_decide(ctx, p, a);
+	return decide_known(ctx, p, a) || decide_pending_decide(ctx, p, a);
 }
 
 /* Reports whether a packet may open a new connection. At a pod's device a SYN-ACK may not: there it
@@ -412,14 +413,14 @@ static __always_inline bool decide_may_renew(const struct packet *p, const struc
 static __always_inline bool decide_known_at(void *ctx, const struct packet *p, struct action *a, enum ct_side side)
 {
 	bool torn = false;
-	struct ct_entry *row = ct_find(&ct, &p->flow, &a->to, &torn);
+	struct ct_entry *row = flow_find(&ct, &p->flow, &a->to, &torn);
 	__u32 seen = a->to.seen;
 
 	if (torn)
-		action_drop(a, REASON_FLOW_RACE);
+		flow_drop(a, REASON_FLOW_RACE);
 	if (!row)
 		return torn;
-	if (!ct_is_at(&a->to, side))
+	if (!flow_is_at(&a->to, side))
 		return true;
 	if (decide_may_renew(p, &a->to, side) && decide_renew(p, &a->to))
 		return false;
@@ -444,21 +445,21 @@ static __always_inline bool decide_pending_at(void *ctx, const struct packet *p,
 					      enum ct_side side)
 {
 	bool torn = false;
-	struct ct_entry *row = ct_find(&ct_pending, &p->flow, &a->to, &torn);
+	struct ct_entry *row = flow_find(&ct_pending, &p->flow, &a->to, &torn);
 
 	if (torn)
-		action_drop(a, REASON_FLOW_RACE);
+		flow_drop(a, REASON_FLOW_RACE);
 	if (!row)
 		return torn;
-	if (!ct_is_at(&a->to, side) || ranges_enforce(p, a))
+	if (!flow_is_at(&a->to, side) || ranges_enforce(p, a))
 		return true;
 	if (side == CT_LEAVING && decide_is_lured(p, &a->to))
 		return false;
-	pending_touch(ctx, p, row, a);
+	decide_pending_touch(ctx, p, row, a);
 	if (!(a->to.flags & CT_REPLY))
-		return pending_request(ctx, p, a);
+		return decide_pending_request(ctx, p, a);
 	a->verdict = VERDICT_REWRITE;
-	pending_answered(p, &a->to);
+	decide_pending_answered(p, &a->to);
 	return true;
 }
 

@@ -117,11 +117,11 @@ static __noinline int dsr_ingress_target(const struct packet *p, struct svc *svc
 	struct service *service = bpf_map_lookup_elem(&services, &index);
 
 	if (!service)
-		return !action_drop(a, REASON_BAD_TABLE);
+		return !flow_drop(a, REASON_BAD_TABLE);
 	if (!hint || !hint->port)
-		return !action_drop(a, REASON_STRAY);
-	if (svc->kind == SVC_LOAD_BALANCER && !ranges_allow(service, index, &p->flow.saddr))
-		return !action_drop(a, REASON_SOURCE_RANGE);
+		return !flow_drop(a, REASON_STRAY);
+	if (svc->kind == SVC_LOAD_BALANCER && !cluster_ranges_allow(service, index, &p->flow.saddr))
+		return !flow_drop(a, REASON_SOURCE_RANGE);
 	hint->is_known = dsr_ingress_serves(hint, index);
 	if (hint->direct == DSR_OFF && (!hint->is_known || service->flags & SERVICE_SOURCE_RANGES))
 		return false;
@@ -243,7 +243,7 @@ __noinline int dsr_option_is_possible(const struct packet *p)
 		return false;
 	if (!p->is_v4)
 		most = p->is_fragment ? sizeof(struct extension) : 0;
-	return dsr_option_spare(p) <= most && !ranges_are_of_pods(&p->flow.saddr);
+	return dsr_option_spare(p) <= most && !cluster_is_node_or_pod(&p->flow.saddr);
 }
 
 /* Returns the mode for a flow of a service with the given mode. */
@@ -306,13 +306,13 @@ static __always_inline int dsr_encap_refuse(const struct packet *p, struct actio
 {
 	a->mtu -= dsr_encap_len(p, a);
 	a->reject = REJECT_TOO_BIG;
-	return action_drop(a, REASON_TOO_BIG);
+	return flow_drop(a, REASON_TOO_BIG);
 }
 
 /* Lets a packet that comes in once more be recognized as the first of its flow again. */
 static __noinline int dsr_begin_again(const struct packet *p, const struct action *a)
 {
-	struct flow key = p->flow; /* as in ct_known */
+	struct flow key = p->flow; /* as in flow_known */
 	struct ct_entry *row = a->is_first ? bpf_map_lookup_elem(&ct_pending, &key) : NULL;
 
 	if (row && row->flags & CT_DSR)

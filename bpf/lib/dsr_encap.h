@@ -73,7 +73,7 @@ static __always_inline __u16 dsr_option_put4(struct iphdr *ip, const struct flow
 	ip->ihl += sizeof(*option) / 4;
 	ip->tot_len = dsr_option_length(ip->tot_len, sizeof(*option));
 	ip->check =
-		csum_change(ip->check, dsr_option_diff(before, *(__u32 *)ip) + csum_fold(csum_words(option, 2)));
+		csum_change(ip->check, csum_dsr_option(before, *(__u32 *)ip) + csum_fold(csum_words(option, 2)));
 	return 0;
 }
 
@@ -93,7 +93,7 @@ static __always_inline __u16 dsr_option_put6(struct ipv6hdr *ip, const struct fl
 	};
 	ip->nexthdr = IPPROTO_DSTOPTS;
 	ip->payload_len = dsr_option_length(ip->payload_len, sizeof(*option));
-	return csum_fold((__u64)dsr_option_diff(before, *((__u32 *)ip + 1)) +
+	return csum_fold((__u64)csum_dsr_option(before, *((__u32 *)ip + 1)) +
 			 csum_words(option, sizeof(*option) / 4));
 }
 
@@ -137,13 +137,13 @@ static __always_inline __u8 dsr_state(const struct packet *p, struct ct_entry *r
  * packet: that node has chosen itself, and a packet is not forwarded twice. */
 static __noinline int dsr_decide(void *ctx, const struct packet *p, struct ct_entry *row, struct action *a)
 {
-	__u32 seen = a->to.seen, now = ct_now();
+	__u32 seen = a->to.seen, now = flow_now();
 	__u8 state;
 
 	if (dsr_cut_off(p, a, now))
 		return true;
 	if (p->is_forwarded || (packet_is_syn(p) && a->to.state > CT_OPEN)) {
-		ct_pending_delete(&p->flow);
+		flow_pending_delete(&p->flow);
 		return false;
 	}
 	a->verdict = VERDICT_REWRITE;
@@ -295,7 +295,7 @@ static __always_inline bool dsr_encap_ip4(void *data, void *end, const struct pa
 		return true;
 	tunnel = packet_at(data, end, p->l3 + sizeof(*ip), sizeof(struct tunnel));
 	if (tunnel)
-		dsr_encap_tunnel(tunnel, &a->to, true, dsr_encap_port(ct_hash(&p->flow)),
+		dsr_encap_tunnel(tunnel, &a->to, true, dsr_encap_port(flow_hash(&p->flow)),
 				 bpf_ntohs(inner->tot_len));
 	return tunnel;
 }
@@ -313,7 +313,7 @@ static __always_inline bool dsr_encap_ip6(void *data, void *end, const struct pa
 		return true;
 	tunnel = packet_at(data, end, p->l3 + sizeof(*ip), sizeof(struct tunnel));
 	if (tunnel)
-		dsr_encap_tunnel(tunnel, &a->to, false, dsr_encap_port(ct_hash(&p->flow)),
+		dsr_encap_tunnel(tunnel, &a->to, false, dsr_encap_port(flow_hash(&p->flow)),
 				 bpf_ntohs(inner->payload_len) + sizeof(*inner));
 	return tunnel;
 }
@@ -355,7 +355,7 @@ static __always_inline __u32 dsr_encap_mtu(void *data, void *end, const struct p
  * merged one, and fixing its checksums. */
 
 /* Changes a packet's destination, with its checksums. */
-static __always_inline bool skb_point(struct __sk_buff *skb, const struct packet *p, struct action *a)
+static __always_inline bool dsr_rewrite_destination(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	__u32 check = dsr_option_check(p);
@@ -363,7 +363,7 @@ static __always_inline bool skb_point(struct __sk_buff *skb, const struct packet
 	if (!rewrite_target(data, end, p, a))
 		return false;
 	if (dsr_option_has_ports(p))
-		return !skb_sum(skb, p, a, false);
+		return !rewrite_skb_sum(skb, p, a, false);
 	if (check && bpf_l4_csum_replace(skb, check, 0, a->to.addr_diff, BPF_F_PSEUDO_HDR))
 		return false;
 	if (!p->is_v4)
@@ -372,7 +372,7 @@ static __always_inline bool skb_point(struct __sk_buff *skb, const struct packet
 }
 
 /* Makes room for the option. Every segment of a merged TCP packet becomes smaller by as much. */
-static __always_inline bool skb_option_room(struct __sk_buff *skb, __u32 len, __u8 proto)
+static __always_inline bool dsr_option_make_room(struct __sk_buff *skb, __u32 len, __u8 proto)
 {
 	__u64 flags = proto == IPPROTO_UDP ? BPF_F_ADJ_ROOM_FIXED_GSO : 0;
 
@@ -380,11 +380,11 @@ static __always_inline bool skb_option_room(struct __sk_buff *skb, __u32 len, __
 }
 
 /* Inserts the option. */
-static __always_inline bool skb_mark(struct __sk_buff *skb, const struct packet *p)
+static __always_inline bool dsr_option_insert(struct __sk_buff *skb, const struct packet *p)
 {
 	int diff;
 
-	if (!skb_option_room(skb, dsr_option_len(p), p->flow.proto))
+	if (!dsr_option_make_room(skb, dsr_option_len(p), p->flow.proto))
 		return false;
 	diff = dsr_option_write((void *)(long)skb->data, (void *)(long)skb->data_end, p);
 	if (diff >= 0)
@@ -392,7 +392,7 @@ static __always_inline bool skb_mark(struct __sk_buff *skb, const struct packet 
 	return diff >= 0;
 }
 
-static __always_inline __u64 skb_grow_flags(bool is_v4, __u8 proto, bool is_geneve)
+static __always_inline __u64 dsr_encap_grow_flags(bool is_v4, __u8 proto, bool is_geneve)
 {
 	__u64 flags = is_v4 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV6;
 
@@ -408,7 +408,7 @@ static __always_inline __u64 skb_grow_flags(bool is_v4, __u8 proto, bool is_gene
  * decapsulation. It can still segment such a packet if the new encapsulation equals the old one
  * (which it does when a packet is given back, without a port). A packet that is not merged needs no
  * segmentation. */
-static __always_inline bool skb_grow_by(struct __sk_buff *skb, __u32 len, __u64 flags, __be16 port)
+static __always_inline bool dsr_encap_grow_by(struct __sk_buff *skb, __u32 len, __u64 flags, __be16 port)
 {
 	if (!bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_MAC, flags))
 		return true;
@@ -416,8 +416,9 @@ static __always_inline bool skb_grow_by(struct __sk_buff *skb, __u32 len, __u64 
 	       !bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
 }
 
-static __always_inline bool skb_grow(struct __sk_buff *skb, const struct packet *p, const struct action *a)
+static __always_inline bool dsr_encap_grow(struct __sk_buff *skb, const struct packet *p, const struct action *a)
 {
-	return skb_grow_by(skb, dsr_encap_len(p, a),
-			   skb_grow_flags(p->is_v4, p->flow.proto, dsr_encap_is_geneve(a)), a->to.dport);
+	return dsr_encap_grow_by(skb, dsr_encap_len(p, a),
+				 dsr_encap_grow_flags(p->is_v4, p->flow.proto, dsr_encap_is_geneve(a)),
+				 a->to.dport);
 }

@@ -77,7 +77,7 @@ static __noinline int dsr_ingress_is_address(const struct addr *addr)
 	if (bpf_map_lookup_elem(&svcs, &key))
 		return true;
 	key.addr = addr_any(addr);
-	return bpf_map_lookup_elem(&svcs, &key) && dsr_ingress_is_node(addr);
+	return bpf_map_lookup_elem(&svcs, &key) && cluster_is_node(addr);
 }
 
 /* Says whether an inner packet is for a frontend, or if it has no ports for a frontend's address: it
@@ -255,7 +255,7 @@ static __always_inline int dsr_option_remove4(void *data, void *end, const struc
 	sum = csum_fold(csum_words(option, 2));
 	ip->ihl -= sizeof(*option) / 4;
 	ip->tot_len = dsr_option_length_of(ip->tot_len, sizeof(*option), len - p->l3 - sizeof(*option));
-	ip->check = csum_change(ip->check, dsr_option_diff(before, *(__u32 *)ip) + (__u16)~sum);
+	ip->check = csum_change(ip->check, csum_dsr_option(before, *(__u32 *)ip) + (__u16)~sum);
 	return sum;
 }
 
@@ -271,7 +271,7 @@ static __always_inline int dsr_option_remove6(void *data, void *end, const struc
 	ip->nexthdr = option->next;
 	ip->payload_len =
 		dsr_option_length_of(ip->payload_len, sizeof(*option), len - p->l3 - sizeof(*ip) - sizeof(*option));
-	return dsr_option_diff(before, *((__u32 *)ip + 1));
+	return csum_dsr_option(before, *((__u32 *)ip + 1));
 }
 
 /* Changes the header for the removal of the option, which follows, in a frame of `len` bytes.

@@ -55,7 +55,7 @@ static __noinline int dsr_return_send(void *ctx, const struct packet *p, struct 
 	struct dsr_hint *hint = dsr_ingress_hint();
 
 	if (!hint)
-		return action_drop(a, REASON_BAD_TABLE);
+		return flow_drop(a, REASON_BAD_TABLE);
 	a->reason = REASON_GIVEN_BACK;
 	a->is_first = false;
 	a->to = (struct ct_entry) {
@@ -63,7 +63,7 @@ static __noinline int dsr_return_send(void *ctx, const struct packet *p, struct 
 		.flags = hint->direct << DSR_SHIFT,
 	};
 	if (!new_flow_masquerade(p->is_v4 ? SNAT_NODE4 : SNAT_NODE6, &a->to))
-		return action_drop(a, REASON_NO_ADDRESS);
+		return flow_drop(a, REASON_NO_ADDRESS);
 	route_find(ctx, p, &a->to);
 	return 0;
 }
@@ -87,7 +87,7 @@ static __always_inline bool dsr_fallback_is_known(const struct dsr_hint *hint, c
 {
 	struct ct_entry row;
 
-	return ct_known(inner, &row) == CT_KNOWN && !(row.flags & CT_REPLY) &&
+	return flow_known(inner, &row) == CT_KNOWN && !(row.flags & CT_REPLY) &&
 	       (row.flags & CT_DSR) >> DSR_SHIFT != DSR_OPT && addr_equal(&row.saddr, &hint->backend);
 }
 
@@ -118,7 +118,7 @@ static __noinline int dsr_fallback_is_ours(const struct dsr_hint *hint, const st
  * address instead. */
 static __always_inline bool dsr_fallback_is_due(const struct packet *p, const struct action *a)
 {
-	__u16 age = ct_now() - a->to.addr_diff;
+	__u16 age = flow_now() - a->to.addr_diff;
 
 	if (!p->is_returned)
 		return a->is_first && a->reason == REASON_TOO_BIG;
@@ -126,20 +126,20 @@ static __always_inline bool dsr_fallback_is_due(const struct packet *p, const st
 }
 
 /* Creates both rows of a flow that has none or a single one; no monitor is told of it. */
-__noinline int tc_enter(struct __sk_buff *skb, const struct packet *p, struct action *a)
+__noinline int dsr_insert_rows(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	return p && a ? new_flow_enter(skb, p, a) : 0;
 }
 
 /* Handles the first packet of a flow that another node forwarded. Inlined: a frame for it would be one
  * too many. */
-static __always_inline void tc_host(struct __sk_buff *skb, const struct packet *p, struct action *a)
+static __always_inline void dsr_ingress_new_flow(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	if (dsr_return_is_due(skb, p, a)) {
 		dsr_return_send(skb, p, a);
 		return;
 	}
-	tc_enter(skb, p, a);
+	dsr_insert_rows(skb, p, a);
 	if (a->verdict == VERDICT_REWRITE)
 		event_tell(p, a, HOOK_TC, 0);
 }
@@ -153,11 +153,11 @@ static __always_inline void dsr_fallback_enter(struct __sk_buff *skb, const stru
 	a->to.seq_hi = 0;
 	a->verdict = VERDICT_REWRITE;
 	a->reason = REASON_NONE;
-	tc_enter(skb, p, a);
+	dsr_insert_rows(skb, p, a);
 }
 
 /* Removes the option from a received packet. */
-static __always_inline bool skb_remove_option(struct __sk_buff *skb, const struct packet *p)
+static __always_inline bool dsr_option_remove_from(struct __sk_buff *skb, const struct packet *p)
 {
 	int diff = dsr_option_remove((void *)(long)skb->data, (void *)(long)skb->data_end, p, skb->len);
 
@@ -222,7 +222,7 @@ static __noinline int dsr_ingress_point(struct __sk_buff *skb, struct packet *p,
 
 	a.to.daddr = to->addr;
 	a.to.dport = dsr_option_has_ports(p) ? to->port : p->flow.dport;
-	if (!dsr_ingress_is_for_frontend(p, &a) || !skb_point(skb, p, &a))
+	if (!dsr_ingress_is_for_frontend(p, &a) || !dsr_rewrite_destination(skb, p, &a))
 		return false;
 	p->flow.daddr = a.to.daddr;
 	p->flow.dport = a.to.dport;
@@ -231,7 +231,7 @@ static __noinline int dsr_ingress_point(struct __sk_buff *skb, struct packet *p,
 
 /* Restores a packet that has our IP option. A packet that only looks as if it had one belongs to no
  * flow. */
-__noinline int tc_remove_option(struct __sk_buff *skb, struct packet *p)
+__noinline int dsr_option_restore(struct __sk_buff *skb, struct packet *p)
 {
 	struct dsr_hint *hint = dsr_ingress_hint();
 	struct dsr_option to = {};
@@ -243,9 +243,9 @@ __noinline int tc_remove_option(struct __sk_buff *skb, struct packet *p)
 	if (found == DSR_OPTION_NONE)
 		return PARSED_OTHER;
 	p->is_forwarded = true;
-	if (found == DSR_OPTION_STRAY || !skb_remove_option(skb, p))
+	if (found == DSR_OPTION_STRAY || !dsr_option_remove_from(skb, p))
 		return PARSED_OTHER;
-	parsed = read_packet(skb, p, 0);
+	parsed = packet_read(skb, p, 0);
 	p->is_forwarded = true;
 	if (parsed != PARSED_FLOW && parsed != PARSED_ICMP && parsed != PARSED_LATER)
 		return PARSED_OTHER;
@@ -256,18 +256,18 @@ __noinline int tc_remove_option(struct __sk_buff *skb, struct packet *p)
 }
 
 /* Restores a packet that another node forwarded. Returns how the restored packet was parsed. */
-__noinline int tc_decap(struct __sk_buff *skb, struct packet *p)
+__noinline int dsr_ingress_decap(struct __sk_buff *skb, struct packet *p)
 {
 	struct dsr_hint *hint = dsr_ingress_hint();
 	int parsed;
 
 	if (p && dsr_option_is_due(p))
-		return dsr_ingress_has_option(skb, p) && dsr_ingress_is_here(skb, p) ? tc_remove_option(skb, p)
+		return dsr_ingress_has_option(skb, p) && dsr_ingress_is_here(skb, p) ? dsr_option_restore(skb, p)
 										     : PARSED_OTHER;
 	if (!p || !hint || !dsr_ingress_is(skb, hint, p) ||
 	    bpf_skb_adjust_room(skb, -(__s32)hint->len, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
 		return PARSED_OTHER;
-	parsed = read_packet(skb, p, 0);
+	parsed = packet_read(skb, p, 0);
 	p->is_forwarded = hint->port;
 	p->is_returned = !hint->port;
 	return parsed;

@@ -141,17 +141,17 @@ static __always_inline __be16 fastpath_link(void *data)
 static __always_inline bool fastpath_copy(const struct ct_entry *row, const struct flow *flow, __u64 sum,
 					  struct ct_entry *to)
 {
-	bool is_whole = ct_copy(row, sum, to);
+	bool is_whole = flow_copy(row, sum, to);
 
 	asm volatile("" ::: "memory");
-	return is_whole && ct_comes_in(to) && !source_leaves(flow, to);
+	return is_whole && flow_comes_in(to) && !flow_leaves(flow, to);
 }
 
 /* The part of the checksum's sum that comes from the key. It is computed before the lookup; otherwise
  * everything it is made of would have to stay on the stack, which is nearly full. */
 static __always_inline __u64 fastpath_sum(const struct flow *flow)
 {
-	__u64 sum = ct_sum(flow);
+	__u64 sum = flow_hash_sum(flow);
 
 	asm volatile("" : "+r"(sum));
 	return sum;
@@ -163,7 +163,7 @@ static __always_inline __u64 fastpath_sum(const struct flow *flow)
  * has done what is due. */
 static __always_inline bool fastpath_touch(const struct flow *flow, struct ct_entry *row, struct ct_entry *to)
 {
-	__u32 now = ct_now();
+	__u32 now = flow_now();
 
 	if (to->state == CT_RESET)
 		return false;
@@ -244,7 +244,7 @@ static __always_inline __u64 fastpath_encap(const struct fastpath *p, const stru
 				  : dsr_encap_header6(ip, inner + FASTPATH_L3, to, is_geneve);
 	asm volatile("" : "+r"(diff)); /* added up by now: the stack has no room for its parts */
 	if (is_geneve)
-		diff += dsr_encap_tunnel(data + p->l4, to, fastpath_is_v4(p), dsr_encap_port(ct_hash(flow)),
+		diff += dsr_encap_tunnel(data + p->l4, to, fastpath_is_v4(p), dsr_encap_port(flow_hash(flow)),
 					 fastpath_len(p, inner, inner + p->l4));
 	rewrite_hosts(data, to);
 	((struct ethhdr *)data)->h_proto = fastpath_is_v4(p) ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
@@ -285,7 +285,7 @@ __noinline int fastpath_lacks(int outcome)
 
 /* Reports whether the row's device accepts `len` bytes, or the packet's own length if that is zero,
  * and returns its MTU in `a`. */
-static __always_inline bool tc_takes(struct __sk_buff *skb, struct action *a, __u32 len)
+static __always_inline bool fastpath_tc_takes(struct __sk_buff *skb, struct action *a, __u32 len)
 {
 	a->mtu = len;
 	if (len && len <= DSR_ENCAP_EVERY_LINK && !skb->gso_size)
@@ -295,25 +295,25 @@ static __always_inline bool tc_takes(struct __sk_buff *skb, struct action *a, __
 
 /* Reports whether the device accepts a packet with its encapsulation. Merged UDP packets take the
  * slow path, because their segments must not become smaller. */
-static __always_inline bool tc_fastpath_fits(struct __sk_buff *skb, struct action *a, const struct fastpath *plain)
+static __always_inline bool fastpath_tc_fits(struct __sk_buff *skb, struct action *a, const struct fastpath *plain)
 {
 	__u32 len = fastpath_len(plain, (void *)(long)skb->data, (void *)(long)skb->data_end);
 
 	if (!len || (fastpath_proto(plain) == IPPROTO_UDP && skb->gso_size))
 		return false;
-	return tc_takes(skb, a, len + dsr_encap_room(fastpath_is_v4(plain), dsr_encap_mode(&a->to)));
+	return fastpath_tc_takes(skb, a, len + dsr_encap_room(fastpath_is_v4(plain), dsr_encap_mode(&a->to)));
 }
 
 /* Encapsulates a packet for its backend. */
-static __always_inline bool tc_fastpath_encap(struct __sk_buff *skb, const struct flow *flow,
+static __always_inline bool fastpath_tc_encap(struct __sk_buff *skb, const struct flow *flow,
 					      const struct ct_entry *to, const struct fastpath *plain,
 					      bool is_geneve)
 {
 	__u32 room = dsr_encap_room(fastpath_is_v4(plain), is_geneve ? DSR_GENEVE : DSR_IPIP);
-	__u64 flags = skb_grow_flags(fastpath_is_v4(plain), fastpath_proto(plain), is_geneve), diff;
+	__u64 flags = dsr_encap_grow_flags(fastpath_is_v4(plain), fastpath_proto(plain), is_geneve), diff;
 	void *data;
 
-	if (!skb_grow_by(skb, room, flags, to->dport))
+	if (!dsr_encap_grow_by(skb, room, flags, to->dport))
 		return false;
 	data = (void *)(long)skb->data;
 	if (data + room + plain->l4 > (void *)(long)skb->data_end)
@@ -325,7 +325,7 @@ static __always_inline bool tc_fastpath_encap(struct __sk_buff *skb, const struc
 }
 
 /* Sends a packet to its backend with what its client dialed in an option. */
-static __always_inline bool tc_fastpath_option(struct __sk_buff *skb, const struct flow *flow,
+static __always_inline bool fastpath_tc_option(struct __sk_buff *skb, const struct flow *flow,
 					       const struct ct_entry *to, const struct fastpath *plain)
 {
 	__u32 room = dsr_encap_room(fastpath_is_v4(plain), DSR_OPT);
@@ -335,15 +335,15 @@ static __always_inline bool tc_fastpath_option(struct __sk_buff *skb, const stru
 	if (data + plain->check + sizeof(__u16) > (void *)(long)skb->data_end)
 		return false;
 	fastpath_rewrite(plain, data, to, true);
-	if (skb_replace(skb, plain->check, fastpath_proto(plain), to) ||
-	    !skb_option_room(skb, room, fastpath_proto(plain)))
+	if (rewrite_skb_replace(skb, plain->check, fastpath_proto(plain), to) ||
+	    !dsr_option_make_room(skb, room, fastpath_proto(plain)))
 		return false;
 	data = (void *)(long)skb->data;
 	if (data + room + plain->l4 > (void *)(long)skb->data_end)
 		return false;
 	diff = fastpath_option(plain, data, flow);
 	if (!fastpath_is_v4(plain)) {
-		skb_sum_ip6(skb, to, true);
+		rewrite_skb_sum_ip6(skb, to, true);
 		bpf_csum_update(skb, diff);
 	}
 	return true;
@@ -354,14 +354,14 @@ static __always_inline bool tc_fastpath_option(struct __sk_buff *skb, const stru
 
 /* Reports whether the device that a packet came in by accepts `len` bytes, or the packet's own
  * length if that is zero. */
-static __always_inline bool xdp_takes(struct xdp_md *ctx, struct action *a, __u32 len)
+static __always_inline bool fastpath_xdp_takes(struct xdp_md *ctx, struct action *a, __u32 len)
 {
 	a->mtu = len;
 	return (len && len <= DSR_ENCAP_EVERY_LINK) || bpf_check_mtu(ctx, 0, &a->mtu, 0, 0) <= 0;
 }
 
 /* Copies an even number of bytes to a place at least eight bytes earlier. */
-static __always_inline void xdp_copy(void *to, const void *from, __u32 len)
+static __always_inline void fastpath_xdp_copy(void *to, const void *from, __u32 len)
 {
 	__u32 at = 0;
 
@@ -372,7 +372,7 @@ static __always_inline void xdp_copy(void *to, const void *from, __u32 len)
 }
 
 /* Encapsulates a packet for its backend. */
-static __always_inline bool xdp_fastpath_encap(struct xdp_md *ctx, const struct flow *flow,
+static __always_inline bool fastpath_xdp_encap(struct xdp_md *ctx, const struct flow *flow,
 					       const struct ct_entry *to, const struct fastpath *plain,
 					       bool is_geneve)
 {
@@ -389,7 +389,7 @@ static __always_inline bool xdp_fastpath_encap(struct xdp_md *ctx, const struct 
 }
 
 /* Sends a packet to its backend with what its client dialed in an option. */
-static __always_inline bool xdp_fastpath_option(struct xdp_md *ctx, const struct flow *flow,
+static __always_inline bool fastpath_xdp_option(struct xdp_md *ctx, const struct flow *flow,
 						const struct ct_entry *to, const struct fastpath *plain)
 {
 	__u32 room = dsr_encap_room(fastpath_is_v4(plain), DSR_OPT);
@@ -404,7 +404,7 @@ static __always_inline bool xdp_fastpath_option(struct xdp_md *ctx, const struct
 	data = (void *)(long)ctx->data;
 	if (data + room + plain->l4 > (void *)(long)ctx->data_end)
 		return false;
-	xdp_copy(data, data + room, plain->l4);
+	fastpath_xdp_copy(data, data + room, plain->l4);
 	fastpath_option(plain, data, flow);
 	return true;
 }

@@ -49,7 +49,7 @@ struct {
 	__type(value, __u32);
 } ct_stage SEC(".maps");
 
-static __always_inline __u32 table_stage(void)
+static __always_inline __u32 flow_table_stage(void)
 {
 	__u32 zero = 0;
 	__u32 *stage = bpf_map_lookup_elem(&ct_stage, &zero);
@@ -57,14 +57,14 @@ static __always_inline __u32 table_stage(void)
 	return stage ? *(volatile __u32 *)stage : TABLE_OLD;
 }
 
-static __always_inline struct ct_entry *table_lookup(const struct flow *flow)
+static __always_inline struct ct_entry *flow_table_lookup(const struct flow *flow)
 {
 	struct ct_entry *row = NULL;
 	__u32 stage;
 
 	if (!cfg.growing)
 		return bpf_map_lookup_elem(&ct, flow);
-	stage = table_stage();
+	stage = flow_table_stage();
 	if (stage != TABLE_OLD)
 		row = bpf_map_lookup_elem(&ct, flow);
 	if (!row && stage != TABLE_NEW)
@@ -74,14 +74,14 @@ static __always_inline struct ct_entry *table_lookup(const struct flow *flow)
 
 /* -EEXIST: the flow has a row. Errors are compared as int, because before Linux 6.4 maps set only
  * the lower half of the register. */
-static __always_inline int table_insert(const struct flow *flow, const struct ct_entry *row)
+static __always_inline int flow_table_insert(const struct flow *flow, const struct ct_entry *row)
 {
 	__u32 stage;
 	int err;
 
 	if (!cfg.growing)
 		return bpf_map_update_elem(&ct, flow, row, BPF_NOEXIST);
-	stage = table_stage();
+	stage = flow_table_stage();
 	if (stage == TABLE_OLD) {
 		err = bpf_map_update_elem(&ct_old, flow, row, BPF_NOEXIST);
 		if (err || !bpf_map_lookup_elem(&ct, flow))
@@ -97,21 +97,21 @@ static __always_inline int table_insert(const struct flow *flow, const struct ct
 }
 
 /* Writes the row of a flow, whether it exists or not. */
-static __always_inline long table_write(const struct flow *flow, const struct ct_entry *row)
+static __always_inline long flow_table_write(const struct flow *flow, const struct ct_entry *row)
 {
-	if (cfg.growing && table_stage() == TABLE_OLD)
+	if (cfg.growing && flow_table_stage() == TABLE_OLD)
 		return bpf_map_update_elem(&ct_old, flow, row, BPF_ANY);
 	return bpf_map_update_elem(&ct, flow, row, BPF_ANY);
 }
 
 /* Writes the row of a flow if it exists. */
-static __always_inline long table_replace(const struct flow *flow, const struct ct_entry *row)
+static __always_inline long flow_table_replace(const struct flow *flow, const struct ct_entry *row)
 {
 	__u32 stage;
 
 	if (!cfg.growing)
 		return bpf_map_update_elem(&ct, flow, row, BPF_EXIST);
-	stage = table_stage();
+	stage = flow_table_stage();
 	if (stage != TABLE_OLD && !bpf_map_update_elem(&ct, flow, row, BPF_EXIST))
 		return 0;
 	return stage == TABLE_NEW ? -ENOENT : bpf_map_update_elem(&ct_old, flow, row, BPF_EXIST);
@@ -119,9 +119,9 @@ static __always_inline long table_replace(const struct flow *flow, const struct 
 
 /* Deletes from the old map first: the program that carries a row over checks there again
  * afterward. */
-static __always_inline void table_delete(const struct flow *flow)
+static __always_inline void flow_table_delete(const struct flow *flow)
 {
-	__u32 stage = cfg.growing ? table_stage() : TABLE_NEW;
+	__u32 stage = cfg.growing ? flow_table_stage() : TABLE_NEW;
 
 	if (stage != TABLE_NEW)
 		bpf_map_delete_elem(&ct_old, flow);
@@ -139,25 +139,26 @@ static __always_inline void table_delete(const struct flow *flow)
  * has seen it. */
 #define CT_PROOF_WINDOW 65536
 
-static __always_inline __u32 ct_now(void)
+static __always_inline __u32 flow_now(void)
 {
 	return bpf_jiffies64() >> cfg.tick_shift;
 }
 
 /* Part of the layout of rows: a row that was sealed in any other way belongs to no flow. */
-static __always_inline __u16 ct_checksum(const struct flow *flow, const struct ct_entry *row)
+static __always_inline __u16 flow_checksum(const struct flow *flow, const struct ct_entry *row)
 {
 	const __u64 *word = (const __u64 *)row;
-	__u64 sum = ct_sum(flow) + ct_sum_addrs(word, ct_factor + 5) + row->flags * ct_factor[12];
+	__u64 sum = flow_hash_sum(flow) + flow_hash_sum_addrs(word, flow_hash_factor + 5) +
+		    row->flags * flow_hash_factor[12];
 
 	for (int i = 4; i < 7; i++)
-		sum += word[i] * ct_factor[5 + i];
+		sum += word[i] * flow_hash_factor[5 + i];
 	return sum >> 48;
 }
 
 /* Copies a row, loading each word once, and computes its checksum on the way. False: the row is not
  * that of the flow with this sum, or was recycled meanwhile. */
-static __always_inline bool ct_copy(const struct ct_entry *row, __u64 sum, struct ct_entry *out)
+static __always_inline bool flow_copy(const struct ct_entry *row, __u64 sum, struct ct_entry *out)
 {
 	const volatile __u64 *from = (const volatile __u64 *)row;
 
@@ -167,9 +168,9 @@ static __always_inline bool ct_copy(const struct ct_entry *row, __u64 sum, struc
 
 		__builtin_memcpy((__u64 *)out + i, &word, sizeof(word));
 		if (i < 7)
-			sum += (i < 4 ? __builtin_bswap64(word) : word) * ct_factor[5 + i];
+			sum += (i < 4 ? __builtin_bswap64(word) : word) * flow_hash_factor[5 + i];
 	}
-	sum += out->flags * ct_factor[12];
+	sum += out->flags * flow_hash_factor[12];
 	return sum >> 48 == out->checksum;
 }
 
@@ -182,26 +183,26 @@ enum ct_known {
 /* Copies the row of an established flow while there are two maps that may have it. Not static, so
  * that the verifier walks it only once; otherwise it would walk everything that follows for a row
  * of either map. */
-__noinline int ct_find_growing(const struct flow *flow, struct ct_entry *out)
+__noinline int flow_find_growing(const struct flow *flow, struct ct_entry *out)
 {
-	struct flow key; /* as in ct_known */
+	struct flow key; /* as in flow_known */
 
 	if (!flow || !out || !cfg.growing)
 		return CT_UNKNOWN;
 	key = *flow;
 	for (int i = 0; i < CT_TRIES; i++) {
-		struct ct_entry *row = table_lookup(&key);
+		struct ct_entry *row = flow_table_lookup(&key);
 
 		if (!row)
 			return CT_UNKNOWN;
-		if (ct_copy(row, ct_sum(&key), out))
+		if (flow_copy(row, flow_hash_sum(&key), out))
 			return CT_KNOWN;
 	}
 	return CT_TORN;
 }
 
 /* Writes the unsealed fields of an established flow's row while there are two maps. */
-__noinline int ct_touch_growing(const struct flow *flow, const struct ct_entry *to)
+__noinline int flow_touch_growing(const struct flow *flow, const struct ct_entry *to)
 {
 	struct ct_entry *row;
 	struct flow key;
@@ -209,7 +210,7 @@ __noinline int ct_touch_growing(const struct flow *flow, const struct ct_entry *
 	if (!flow || !to || !cfg.growing)
 		return 0;
 	key = *flow;
-	row = table_lookup(&key);
+	row = flow_table_lookup(&key);
 	if (row) {
 		row->seen = to->seen;
 		row->state = to->state;
@@ -221,11 +222,11 @@ __noinline int ct_touch_growing(const struct flow *flow, const struct ct_entry *
 
 /* Copies a row and returns a pointer to it; for `ct` while it is being replaced, a pointer to the
  * copy. NULL with `torn` set: it was recycled too often. NULL without: there is no row. */
-static __always_inline struct ct_entry *ct_find(void *map, const struct flow *flow, struct ct_entry *out,
-						bool *torn)
+static __always_inline struct ct_entry *flow_find(void *map, const struct flow *flow, struct ct_entry *out,
+						  bool *torn)
 {
 	if (map == &ct && cfg.growing) {
-		int known = ct_find_growing(flow, out);
+		int known = flow_find_growing(flow, out);
 
 		*torn = known == CT_TORN;
 		return known == CT_KNOWN ? out : NULL;
@@ -236,7 +237,7 @@ static __always_inline struct ct_entry *ct_find(void *map, const struct flow *fl
 		*torn = false;
 		if (!row)
 			return NULL;
-		if (ct_copy(row, ct_sum(flow), out))
+		if (flow_copy(row, flow_hash_sum(flow), out))
 			return row;
 		*torn = true;
 	}
@@ -245,7 +246,7 @@ static __always_inline struct ct_entry *ct_find(void *map, const struct flow *fl
 
 /* Writes the ports and the protocol as one word, which is how maps and seals read them: a load that
  * spans several smaller stores stalls until they have reached the cache. */
-static __always_inline void ct_set_ports(struct flow *flow, __be16 sport, __be16 dport, __u8 proto)
+static __always_inline void flow_set_ports(struct flow *flow, __be16 sport, __be16 dport, __u8 proto)
 {
 	__u64 word = sport | (__u32)dport << 16 | (__u64)proto << 32;
 
@@ -253,24 +254,24 @@ static __always_inline void ct_set_ports(struct flow *flow, __be16 sport, __be16
 }
 
 /* The flow of the other direction: what replies to packets that leave as the row says. */
-static __always_inline struct flow ct_back(const struct flow *flow, const struct ct_entry *row)
+static __always_inline struct flow flow_reverse(const struct flow *flow, const struct ct_entry *row)
 {
 	struct flow back;
 
 	back.saddr = row->daddr;
 	back.daddr = row->saddr;
-	ct_set_ports(&back, row->dport, row->sport, flow->proto);
+	flow_set_ports(&back, row->dport, row->sport, flow->proto);
 	return back;
 }
 
 /* Computes the differences and the checksum of a row whose other fields are set. */
-static __always_inline void ct_finish(const struct flow *flow, struct ct_entry *row)
+static __always_inline void flow_finish(const struct flow *flow, struct ct_entry *row)
 {
 	row->addr_diff =
 		csum_fold(csum_addr_diff(&flow->saddr, &row->saddr) + csum_addr_diff(&flow->daddr, &row->daddr));
 	row->port_diff =
 		csum_fold((__u64)csum_port_diff(flow->sport, row->sport) + csum_port_diff(flow->dport, row->dport));
-	row->checksum = ct_checksum(flow, row);
+	row->checksum = flow_checksum(flow, row);
 }
 
 /* Where a packet is, other than coming in from outside. */
@@ -281,7 +282,7 @@ enum ct_side {
 };
 
 /* Reports whether packets of a row are translated at this place. */
-static __always_inline bool ct_is_at(const struct ct_entry *row, enum ct_side side)
+static __always_inline bool flow_is_at(const struct ct_entry *row, enum ct_side side)
 {
 	__u8 flags = row->flags & (CT_REPLY | CT_POD | CT_POD_FLOW | CT_NODE);
 
@@ -294,37 +295,37 @@ static __always_inline bool ct_is_at(const struct ct_entry *row, enum ct_side si
 
 /* Reports whether a packet that came in by a device has a row for packets that leave or that a pod
  * sends: then an outside host pretends to be one of our pods, or this node. */
-static __always_inline bool ct_is_astray(const struct ct_entry *row)
+static __always_inline bool flow_is_astray(const struct ct_entry *row)
 {
 	return !(row->flags & CT_REPLY) && row->flags & (CT_POD | CT_POD_FLOW | CT_NODE);
 }
 
 /* Reports whether packets of a row are translated where they come in by a device. */
-static __always_inline bool ct_comes_in(const struct ct_entry *row)
+static __always_inline bool flow_comes_in(const struct ct_entry *row)
 {
-	return !(row->flags & CT_POD_FLOW) && !ct_is_astray(row);
+	return !(row->flags & CT_POD_FLOW) && !flow_is_astray(row);
 }
 
 /* Reports whether a row translates to the reverse of a flow: then each row undoes what the other
  * does. */
-static __always_inline bool ct_leads(const struct ct_entry *row, const struct flow *flow)
+static __always_inline bool flow_leads(const struct ct_entry *row, const struct flow *flow)
 {
 	return addr_equal(&row->daddr, &flow->saddr) && addr_equal(&row->saddr, &flow->daddr) &&
 	       row->dport == flow->sport && row->sport == flow->dport;
 }
 
 /* A request's row in `ct_pending` is valid only while the reply's row is there too. */
-static __noinline int ct_is_whole(const struct flow *flow, const struct ct_entry *row)
+static __noinline int flow_is_whole(const struct flow *flow, const struct ct_entry *row)
 {
-	struct flow back = ct_back(flow, row);
+	struct flow back = flow_reverse(flow, row);
 	struct ct_entry *reply = bpf_map_lookup_elem(&ct_pending, &back);
 
-	return row->flags & (CT_REPLY | CT_DSR) || (reply && ct_leads(reply, flow));
+	return row->flags & (CT_REPLY | CT_DSR) || (reply && flow_leads(reply, flow));
 }
 
 /* Copies the row of a flow, for packets that neither begin nor extend one. Not static, so that the
  * verifier walks it only once. */
-__noinline int ct_known(const struct flow *flow, struct ct_entry *out)
+__noinline int flow_known(const struct flow *flow, struct ct_entry *out)
 {
 	/* Linux 6.1 does not accept a key in the stack frame of a caller that it does not know */
 	struct flow key;
@@ -333,39 +334,39 @@ __noinline int ct_known(const struct flow *flow, struct ct_entry *out)
 	if (!flow || !out)
 		return CT_UNKNOWN;
 	key = *flow;
-	if (ct_find(&ct, &key, out, &torn))
+	if (flow_find(&ct, &key, out, &torn))
 		return CT_KNOWN;
-	if (!torn && ct_find(&ct_pending, &key, out, &torn))
-		return ct_is_whole(&key, out) ? CT_KNOWN : CT_UNKNOWN;
+	if (!torn && flow_find(&ct_pending, &key, out, &torn))
+		return flow_is_whole(&key, out) ? CT_KNOWN : CT_UNKNOWN;
 	return torn ? CT_TORN : CT_UNKNOWN;
 }
 
-static __always_inline bool ct_same_rewrite(const struct ct_entry *a, const struct ct_entry *b)
+static __always_inline bool flow_same_rewrite(const struct ct_entry *a, const struct ct_entry *b)
 {
 	return addr_equal(&a->saddr, &b->saddr) && addr_equal(&a->daddr, &b->daddr) && a->sport == b->sport &&
 	       a->dport == b->dport;
 }
 
-static __always_inline void ct_pending_delete(const struct flow *flow)
+static __always_inline void flow_pending_delete(const struct flow *flow)
 {
 	if (!bpf_map_delete_elem(&ct_pending, flow))
-		lru_stats_deleted(LRU_CT_PENDING, 1);
+		count_lru_deleted(LRU_CT_PENDING, 1);
 }
 
 /* Claims a flow for a row: no other flow may have it, in either map. The order matters: a flow that
  * is being established is inserted into `ct` before it leaves `ct_pending`, so this cannot miss it in
  * both. */
-static __always_inline bool ct_claim(const struct flow *flow, const struct ct_entry *row)
+static __always_inline bool flow_claim(const struct flow *flow, const struct ct_entry *row)
 {
 	if (bpf_map_update_elem(&ct_pending, flow, row, BPF_NOEXIST)) {
 		struct ct_entry *known = bpf_map_lookup_elem(&ct_pending, flow);
 
-		return known && ct_same_rewrite(known, row);
+		return known && flow_same_rewrite(known, row);
 	}
-	lru_stats_made(LRU_CT_PENDING);
-	if (!table_lookup(flow))
+	count_lru_made(LRU_CT_PENDING);
+	if (!flow_table_lookup(flow))
 		return true;
-	ct_pending_delete(flow);
+	flow_pending_delete(flow);
 	return false;
 }
 
@@ -392,7 +393,7 @@ struct action {
 	struct ct_entry to; /* for a rewrite */
 };
 
-static __always_inline int action_drop(struct action *a, enum reason reason)
+static __always_inline int flow_drop(struct action *a, enum reason reason)
 {
 	a->verdict = VERDICT_DROP;
 	a->reason = reason;
@@ -400,19 +401,19 @@ static __always_inline int action_drop(struct action *a, enum reason reason)
 }
 
 /* Drops a packet that has no hops left, with the ICMP error that a router sends. */
-static __always_inline int action_expire(struct action *a)
+static __always_inline int flow_expire(struct action *a)
 {
 	a->reject = REJECT_EXPIRED;
-	return action_drop(a, REASON_TTL);
+	return flow_drop(a, REASON_TTL);
 }
 
 /* Applies the row of a flow to a packet that neither begins nor extends it. */
-static __always_inline int action_known(struct action *a, const struct flow *flow)
+static __always_inline int flow_apply_known(struct action *a, const struct flow *flow)
 {
-	int known = ct_known(flow, &a->to);
+	int known = flow_known(flow, &a->to);
 
 	if (known == CT_TORN)
-		return action_drop(a, REASON_FLOW_RACE);
+		return flow_drop(a, REASON_FLOW_RACE);
 	if (known == CT_KNOWN)
 		a->verdict = VERDICT_REWRITE;
 	return 0;
@@ -421,7 +422,7 @@ static __always_inline int action_known(struct action *a, const struct flow *flo
 /* Returns what the agent says if it follows changes up to the tick in which the row is used, or
  * NULL. The agent writes `changed` before it vouches. So a program that loads `changed` after
  * `until` never sees the promise without the change before it. */
-static __always_inline const struct route_epoch *route_epoch_valid(const struct ct_entry *row)
+static __always_inline const struct route_epoch *flow_route_epoch(const struct ct_entry *row)
 {
 	__u32 zero = 0;
 	struct route_epoch *told = bpf_map_lookup_elem(&route_epoch, &zero);
@@ -433,14 +434,14 @@ static __always_inline const struct route_epoch *route_epoch_valid(const struct 
 /* Reports whether what was valid in the tick `before` may have changed since. `before` is a
  * pointer, so that the value is loaded only here: there is no register or stack to keep it in until
  * then. */
-static __always_inline bool route_epoch_is_old(const __u32 *before, const __u32 *changed)
+static __always_inline bool flow_route_is_old(const __u32 *before, const __u32 *changed)
 {
 	return (__s32)(*before - *(const volatile __u32 *)changed) <= 0;
 }
 
 /* Initializes the row of a reply, which undoes the request's row, without its route and port. The
- * caller has to complete it with ct_finish. */
-static __always_inline void new_flow_reply(const struct flow *flow, const struct ct_entry *there,
+ * caller has to complete it with flow_finish. */
+static __always_inline void flow_reply_row(const struct flow *flow, const struct ct_entry *there,
 					   struct ct_entry *row)
 {
 	__builtin_memset(row, 0, sizeof(*row));
@@ -449,12 +450,12 @@ static __always_inline void new_flow_reply(const struct flow *flow, const struct
 	row->sport = flow->dport;
 	row->dport = flow->sport;
 	row->flags = CT_REPLY | there->flags | (there->flags & CT_NODE ? CT_STACK : 0);
-	row->seen = ct_now();
+	row->seen = flow_now();
 }
 
 /* Reports whether packets of a row leave the node rather than come in: answers of a backend on this
  * node to a client by the client's own address. A row of the node's own flow looks alike. */
-static __always_inline bool source_leaves(const struct flow *flow, const struct ct_entry *row)
+static __always_inline bool flow_leaves(const struct flow *flow, const struct ct_entry *row)
 {
 	return (row->flags & (CT_REPLY | CT_NODE)) == CT_REPLY && addr_equal(&flow->daddr, &row->daddr);
 }

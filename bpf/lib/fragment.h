@@ -35,32 +35,32 @@ static __always_inline struct datagram fragment_key(const struct packet *p)
 static __always_inline __u32 fragment_checksum(const struct datagram *key, const struct datagram_flow *value)
 {
 	const __u64 *word = (const __u64 *)value;
-	__u64 hash = ct_hash((const struct flow *)key);
+	__u64 hash = flow_hash((const struct flow *)key);
 
-	return ct_mix(ct_mix(hash, word[0]), value->proto) >> 32;
+	return flow_hash_mix(flow_hash_mix(hash, word[0]), value->proto) >> 32;
 }
 
 /* Stores the ports of a first fragment for the later ones. If that fails the first fragment is
  * useless, and is dropped. */
 __noinline int fragment_remember(const struct packet *p, struct action *a)
 {
-	struct datagram_flow value = { .seen = ct_now() };
+	struct datagram_flow value = { .seen = flow_now() };
 	struct datagram key;
 
 	if (!p || !a)
 		return 0;
 	if (p->flow.proto == IPPROTO_SCTP && (p->flow.sport != a->to.sport || p->flow.dport != a->to.dport))
 		/* the checksum's change depends on how much is still to come */
-		return action_drop(a, REASON_FRAGMENT);
+		return flow_drop(a, REASON_FRAGMENT);
 	key = fragment_key(p);
 	value.sport = p->flow.sport;
 	value.dport = p->flow.dport;
 	value.proto = p->flow.proto;
 	value.checksum = fragment_checksum(&key, &value);
 	if (!bpf_map_update_elem(&frags, &key, &value, BPF_NOEXIST))
-		lru_stats_made(LRU_FRAGS);
+		count_lru_made(LRU_FRAGS);
 	else if (bpf_map_update_elem(&frags, &key, &value, BPF_ANY))
-		return action_drop(a, REASON_FRAGMENT);
+		return flow_drop(a, REASON_FRAGMENT);
 	return 0;
 }
 
@@ -73,7 +73,7 @@ static __always_inline struct early_mark *fragment_mark(__u64 hash)
 }
 
 /* Reports whether fragments of a datagram may be waiting for this first one, which has stored its
- * ports: then tc sends them again. early_fragments_keep sets the mark and then looks for the ports again, so
+ * ports: then tc sends them again. fragment_early_keep sets the mark and then looks for the ports again, so
  * at least one of the two sees the other. That takes an operation that neither compiler nor CPU
  * reorders. A packet that ends a flow is excluded: it comes in a second time, and would not find
  * the flow then. No honest sender fragments a RST, or a packet that begins and ends a flow at
@@ -87,11 +87,11 @@ __noinline int fragment_is_awaited(const struct packet *p)
 	if (!p || p->tcp_flags & TCP_RST || (packet_is_syn(p) && p->tcp_flags & TCP_FIN))
 		return false;
 	key = fragment_key(p);
-	mark = fragment_mark(ct_hash((const struct flow *)&key));
+	mark = fragment_mark(flow_hash((const struct flow *)&key));
 	if (!mark)
 		return false;
 	kept = __sync_fetch_and_add(&mark->kept, 0);
-	return kept && ct_now() + 1 - kept <= FRAGMENT_TICKS;
+	return kept && flow_now() + 1 - kept <= FRAGMENT_TICKS;
 }
 
 /* Gives a later fragment the flow of the first. False: the first was not ours, or has not
@@ -104,7 +104,7 @@ static __always_inline bool fragment_complete(struct packet *p)
 	if (!row)
 		return false;
 	known = *(volatile struct datagram_flow *)row;
-	if (known.checksum != fragment_checksum(&key, &known) || ct_now() - known.seen > FRAGMENT_TICKS)
+	if (known.checksum != fragment_checksum(&key, &known) || flow_now() - known.seen > FRAGMENT_TICKS)
 		return false;
 	p->flow.sport = known.sport;
 	p->flow.dport = known.dport;
@@ -118,7 +118,7 @@ static __noinline int fragment_decide(struct packet *p, struct action *a)
 {
 	if (!fragment_complete(p))
 		return false;
-	action_known(a, &p->flow);
+	flow_apply_known(a, &p->flow);
 	return true;
 }
 
@@ -129,8 +129,8 @@ __noinline int fragment_decide_cut(const struct packet *p, struct action *a)
 {
 	if (!p || !a || !p->is_fragment)
 		return 0;
-	if (ct_known(&p->flow, &a->to) != CT_UNKNOWN || new_flow_frontend(&p->flow, false))
-		action_drop(a, REASON_FRAGMENT);
+	if (flow_known(&p->flow, &a->to) != CT_UNKNOWN || lb_frontend(&p->flow, false))
+		flow_drop(a, REASON_FRAGMENT);
 	return 0;
 }
 
@@ -145,7 +145,7 @@ __noinline int fragment_decide_cut(const struct packet *p, struct action *a)
 /* No checksum covers the link header. */
 #define EARLY_LINK sizeof(struct ethhdr)
 
-static __always_inline struct early_tally *early_fragments_count(void)
+static __always_inline struct early_tally *fragment_early_count(void)
 {
 	__u32 row = 0;
 
@@ -153,7 +153,7 @@ static __always_inline struct early_tally *early_fragments_count(void)
 }
 
 /* Notes that the first fragment of a datagram is not ours: later ones need not be kept. */
-__noinline int early_fragments_ignore(const struct packet *p)
+__noinline int fragment_early_ignore(const struct packet *p)
 {
 	struct early_mark *mark;
 	struct datagram key;
@@ -162,33 +162,33 @@ __noinline int early_fragments_ignore(const struct packet *p)
 	if (!p)
 		return 0;
 	key = fragment_key(p);
-	hash = ct_hash((const struct flow *)&key);
+	hash = flow_hash((const struct flow *)&key);
 	mark = fragment_mark(hash);
 	if (mark)
-		*(volatile __u64 *)&mark->stranger = (hash >> 32 << 32) | ct_now();
+		*(volatile __u64 *)&mark->stranger = (hash >> 32 << 32) | flow_now();
 	return 0;
 }
 
-static __always_inline bool early_fragments_is_stranger(const struct early_mark *mark, __u64 hash)
+static __always_inline bool fragment_early_is_stranger(const struct early_mark *mark, __u64 hash)
 {
 	__u64 stranger = *(volatile const __u64 *)&mark->stranger;
 
-	return stranger >> 32 == hash >> 32 && ct_now() - (__u32)stranger <= FRAGMENT_TICKS;
+	return stranger >> 32 == hash >> 32 && flow_now() - (__u32)stranger <= FRAGMENT_TICKS;
 }
 
-static __always_inline bool early_fragments_take(struct late *row)
+static __always_inline bool fragment_early_take(struct late *row)
 {
 	return !__sync_val_compare_and_swap(&row->busy, 0, 1);
 }
 
-static __always_inline void early_fragments_release(struct late *row)
+static __always_inline void fragment_early_release(struct late *row)
 {
 	__sync_lock_test_and_set(&row->busy, 0);
 }
 
 /* Reports whether a frame of this length can be kept. The asm keeps the length in one register;
  * otherwise the verifier forgets the check. */
-static __always_inline bool early_fragments_fits(__u32 *len)
+static __always_inline bool fragment_early_fits(__u32 *len)
 {
 	__u64 n = *len;
 
@@ -201,30 +201,30 @@ static __always_inline bool early_fragments_fits(__u32 *len)
 }
 
 /* Copies a fragment into the next row, over the oldest one. */
-static __always_inline bool early_fragments_copy(struct __sk_buff *skb, const struct datagram *key,
-						 struct early_tally *tally)
+static __always_inline bool fragment_early_copy(struct __sk_buff *skb, const struct datagram *key,
+						struct early_tally *tally)
 {
 	__u32 turn = __sync_fetch_and_add(&tally->kept, 1) % EARLY_FRAMES, len = skb->len;
 	struct early_frame *frame = bpf_map_lookup_elem(&early_frames, &turn);
 	struct late *row = bpf_map_lookup_elem(&late, &turn);
 
-	if (!row || !frame || !early_fragments_fits(&len) || !early_fragments_take(row))
+	if (!row || !frame || !fragment_early_fits(&len) || !fragment_early_take(row))
 		return false;
-	if (row->len && ct_now() - row->seen <= FRAGMENT_TICKS)
+	if (row->len && flow_now() - row->seen <= FRAGMENT_TICKS)
 		__sync_fetch_and_add(&tally->lost, 1);
 	row->datagram = *key;
 	row->ifindex = skb->ifindex;
-	row->seen = ct_now();
+	row->seen = flow_now();
 	row->len = bpf_skb_load_bytes(skb, 0, frame->bytes, len) ? 0 : len;
-	early_fragments_release(row);
+	fragment_early_release(row);
 	return true;
 }
 
 /* Keeps a copy of a later fragment of which nothing is known. True: the first may have arrived
  * meanwhile. */
-__noinline int early_fragments_keep(struct __sk_buff *skb, const struct packet *p)
+__noinline int fragment_early_keep(struct __sk_buff *skb, const struct packet *p)
 {
-	struct early_tally *tally = early_fragments_count();
+	struct early_tally *tally = fragment_early_count();
 	struct early_mark *mark;
 	struct datagram key;
 	__u64 hash;
@@ -232,26 +232,26 @@ __noinline int early_fragments_keep(struct __sk_buff *skb, const struct packet *
 	if (!p || !tally)
 		return false;
 	key = fragment_key(p);
-	hash = ct_hash((const struct flow *)&key);
+	hash = flow_hash((const struct flow *)&key);
 	mark = fragment_mark(hash);
-	if (!mark || early_fragments_is_stranger(mark, hash))
+	if (!mark || fragment_early_is_stranger(mark, hash))
 		return false;
-	if (!early_fragments_copy(skb, &key, tally)) {
+	if (!fragment_early_copy(skb, &key, tally)) {
 		__sync_fetch_and_add(&tally->refused, 1);
 		return false;
 	}
-	__sync_lock_test_and_set(&mark->kept, ct_now() + 1);
+	__sync_lock_test_and_set(&mark->kept, flow_now() + 1);
 	return true;
 }
 
 /* Turns a packet into the one that waits in a row, and frees the row. */
-static __always_inline bool early_fragments_become(struct __sk_buff *skb, struct late *row, __u32 turn)
+static __always_inline bool fragment_early_become(struct __sk_buff *skb, struct late *row, __u32 turn)
 {
 	struct early_frame *frame = bpf_map_lookup_elem(&early_frames, &turn);
 	__u32 len = row->len;
 
 	row->len = 0;
-	if (!frame || !early_fragments_fits(&len))
+	if (!frame || !fragment_early_fits(&len))
 		return false;
 	/* Growing it first discards a checksum over the whole packet that the device computed. */
 	return !bpf_skb_change_tail(skb, skb->len + 1, 0) && !bpf_skb_change_tail(skb, len, 0) &&
@@ -267,8 +267,8 @@ struct early_return {
 /* If a row has a fragment of the datagram, sends the current packet to where it came in and turns
  * it into that fragment. False: that failed, and the packet is now neither of them. Not static, so
  * that the verifier walks it only once. */
-__noinline int early_fragments_send(struct __sk_buff *skb, const struct packet *p, __u32 turn,
-				    struct early_return *r)
+__noinline int fragment_early_send(struct __sk_buff *skb, const struct packet *p, __u32 turn,
+				   struct early_return *r)
 {
 	struct late *row = bpf_map_lookup_elem(&late, &turn);
 	struct datagram key;
@@ -277,31 +277,31 @@ __noinline int early_fragments_send(struct __sk_buff *skb, const struct packet *
 	if (!p || !r || !row || !row->len)
 		return true;
 	key = fragment_key(p);
-	if (__builtin_memcmp(&row->datagram, &key, sizeof(key)) || !early_fragments_take(row))
+	if (__builtin_memcmp(&row->datagram, &key, sizeof(key)) || !fragment_early_take(row))
 		return true;
 	if (row->len && !__builtin_memcmp(&row->datagram, &key, sizeof(key)) &&
-	    ct_now() - row->seen <= FRAGMENT_TICKS) {
+	    flow_now() - row->seen <= FRAGMENT_TICKS) {
 		bpf_clone_redirect(skb, r->from, BPF_F_INGRESS);
 		r->from = row->ifindex;
 		r->count++;
-		whole = early_fragments_become(skb, row, turn);
+		whole = fragment_early_become(skb, row, turn);
 	}
-	early_fragments_release(row);
+	fragment_early_release(row);
 	return whole;
 }
 
 /* Sends the fragments that wait for a first fragment, which has stored its ports. The others, and
  * the first itself, are then on their way to where they came in, and the packet is the last of
  * them. Returns zero if none waits, otherwise the verdict for the packet. */
-static __noinline int early_fragments_serve(struct __sk_buff *skb, const struct packet *p)
+static __noinline int fragment_early_serve(struct __sk_buff *skb, const struct packet *p)
 {
 	struct early_return r = { .from = skb->ifindex };
-	struct early_tally *tally = early_fragments_count();
+	struct early_tally *tally = fragment_early_count();
 
 	if (!tally || !fragment_is_awaited(p))
 		return 0;
 	for (__u32 turn = 0; turn < EARLY_FRAMES; turn++) {
-		if (early_fragments_send(skb, p, turn, &r))
+		if (fragment_early_send(skb, p, turn, &r))
 			continue;
 		__sync_fetch_and_add(&tally->lost, 1);
 		return TC_ACT_SHOT;

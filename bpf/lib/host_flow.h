@@ -37,7 +37,7 @@ static __always_inline bool host_flow_may_be(struct __sk_buff *skb)
  * balancer. */
 static __always_inline bool host_flow_begins(const struct packet *p, const struct svc *svc)
 {
-	struct addr from = p->flow.saddr; /* as in ct_known */
+	struct addr from = p->flow.saddr; /* as in flow_known */
 
 	if (svc->kind == SVC_EXTERNAL_ONLY)
 		return false;
@@ -50,7 +50,7 @@ static __always_inline bool host_flow_begins(const struct packet *p, const struc
  * stack. */
 static __always_inline void host_flow_set_kind(const struct packet *p, struct action *a, bool is_here)
 {
-	struct addr to = a->to.daddr; /* as in ct_known */
+	struct addr to = a->to.daddr; /* as in flow_known */
 
 	a->to.flags = (a->to.flags & CT_GUARDED) | CT_NODE;
 	if (!is_here || bpf_map_lookup_elem(&pods, &to)) {
@@ -74,5 +74,5 @@ static __always_inline void host_flow_target(const struct packet *p, struct acti
 	if (a->verdict != VERDICT_REWRITE)
 		return;
 	host_flow_set_kind(p, a, is_here);
-	packet_clients_note(PACKET_CLIENT_NODE);
+	cluster_packet_clients_note(PACKET_CLIENT_NODE);
 }

@@ -26,7 +26,7 @@
 /* Addresses that reply have a row with port and protocol 0, which exists only if the agent is
  * configured so. With ICMP as the protocol, the sockets of ping would find the row. A packet with
  * options or extension headers is left to the stack. */
-static __always_inline bool echo_is_asked(const struct packet *p, const struct icmp *icmp)
+static __always_inline bool icmp_echo_is_asked(const struct packet *p, const struct icmp *icmp)
 {
 	struct svc_key key = { .addr = p->flow.daddr };
 	__u32 base = p->is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
@@ -38,14 +38,14 @@ static __always_inline bool echo_is_asked(const struct packet *p, const struct i
 
 /* Turns an echo request to a service into its reply. The sums over the addresses stay the same,
  * since the addresses only change places. */
-static __noinline int echo_answer(void *data, void *end, const struct packet *p)
+static __noinline int icmp_echo_answer(void *data, void *end, const struct packet *p)
 {
 	struct icmp *icmp = packet_at(data, end, p->l4, sizeof(*icmp));
 	struct ipv6hdr *ip6 = packet_at(data, end, p->l3, sizeof(*ip6));
 	struct iphdr *ip = packet_at(data, end, p->l3, sizeof(*ip));
 	struct answering r = { .p = p };
 
-	if (!icmp || !ip || !echo_is_asked(p, icmp) || !reject_link(data, end, &r))
+	if (!icmp || !ip || !icmp_echo_is_asked(p, icmp) || !reject_link(data, end, &r))
 		return false;
 	if (p->is_v4) {
 		icmp->type = ICMP4_ECHO_REPLY;
@@ -107,7 +107,7 @@ static __noinline int icmp_decide(const struct packet *p, const struct packet *q
 
 	if (!addr_equal(&answer.daddr, &p->flow.daddr))
 		return 0;
-	return action_known(a, &answer);
+	return flow_apply_known(a, &answer);
 }
 
 /* A pair of addresses, and its difference to the sum over the pair that it replaces. */

@@ -20,35 +20,35 @@
  * would mean a storm. */
 #define LB_TRIES 4
 
-static __always_inline __u32 word_off(__u64 word)
+static __always_inline __u32 lb_word_off(__u64 word)
 {
 	return word;
 }
 
-static __always_inline __u32 word_len(__u64 word)
+static __always_inline __u32 lb_word_len(__u64 word)
 {
 	return (word >> 32) & 0xffff;
 }
 
-static __always_inline __u32 word_tag(__u64 word)
+static __always_inline __u32 lb_word_tag(__u64 word)
 {
 	return word >> 48;
 }
 
-static __always_inline __u32 slot_backend(__u64 slot)
+static __always_inline __u32 lb_slot_backend(__u64 slot)
 {
 	return slot & 0xffffff;
 }
 
 /* The bits of a slot that must match the service and the word that led to it. */
-static __always_inline __u64 slot_owner(__u64 slot)
+static __always_inline __u64 lb_slot_owner(__u64 slot)
 {
 	return slot >> 24;
 }
 
 static __always_inline __u64 lb_owner(__u32 index, __u64 word)
 {
-	return (index & 0xffffff) | (__u64)word_tag(word) << 24;
+	return (index & 0xffffff) | (__u64)lb_word_tag(word) << 24;
 }
 
 /* The scope of a connection that starts on this node. From here an external address short-circuits
@@ -90,21 +90,21 @@ static __always_inline enum reason lb_select(const struct service *service, __u3
 {
 	for (int i = 0; i < LB_TRIES; i++) {
 		__u64 word = *(volatile const __u64 *)&service->words[scope & SCOPE_LOCAL];
-		__u32 len = word_len(word);
+		__u32 len = lb_word_len(word);
 		struct slot *slot;
 		__u32 row;
 		__u64 value;
 
 		if (!len)
 			return REASON_NO_BACKEND;
-		row = word_off(word) + hash % len;
+		row = lb_word_off(word) + hash % len;
 		slot = bpf_map_lookup_elem(&slots, &row);
 		if (!slot)
 			return REASON_BAD_TABLE;
 		value = *(volatile __u64 *)&slot->value;
-		if (slot_owner(value) != lb_owner(index, word))
+		if (lb_slot_owner(value) != lb_owner(index, word))
 			continue;
-		row = slot_backend(value);
+		row = lb_slot_backend(value);
 		choice->row = row;
 		choice->backend = bpf_map_lookup_elem(&backends, &row);
 		return choice->backend ? REASON_NONE : REASON_BAD_TABLE;
@@ -129,7 +129,7 @@ enum affinity_state {
  * A wrong time or row only makes that client keep or lose its backend early, since the row is
  * checked before it is used. */
 static __always_inline enum affinity_state
-affinity_find(const struct affinity_key *key, const struct service *service, __u32 scope, struct choice *choice)
+lb_affinity_find(const struct affinity_key *key, const struct service *service, __u32 scope, struct choice *choice)
 {
 	struct affinity *known = bpf_map_lookup_elem(&affinity, key);
 	__u64 now = bpf_ktime_get_coarse_ns();
@@ -149,8 +149,8 @@ affinity_find(const struct affinity_key *key, const struct service *service, __u
 	return AFFINITY_HOLDS;
 }
 
-static __always_inline void affinity_remember(const struct affinity_key *key, const struct service *service,
-					      const struct choice *choice)
+static __always_inline void lb_affinity_remember(const struct affinity_key *key, const struct service *service,
+						 const struct choice *choice)
 {
 	struct affinity value = {
 		.last = bpf_ktime_get_coarse_ns(),
@@ -159,7 +159,7 @@ static __always_inline void affinity_remember(const struct affinity_key *key, co
 	};
 
 	if (!bpf_map_update_elem(&affinity, key, &value, BPF_NOEXIST))
-		lru_stats_made_atomic(LRU_AFFINITY);
+		count_lru_made_atomic(LRU_AFFINITY);
 	else
 		bpf_map_update_elem(&affinity, key, &value, BPF_ANY);
 }
@@ -168,7 +168,7 @@ static __always_inline void affinity_remember(const struct affinity_key *key, co
  * the service, and keys that all nodes share, so that every node with the same backends makes the
  * same choice. */
 
-static __always_inline __u64 flow_hash_word(__u32 word, __u64 key, __u64 factor)
+static __always_inline __u64 lb_hash_word(__u32 word, __u64 key, __u64 factor)
 {
 	return word * (key ^ factor);
 }
@@ -178,22 +178,22 @@ static __always_inline __u64 flow_hash_word(__u32 word, __u64 key, __u64 factor)
  * between nodes changes it. The sum is a multilinear hash: without the keys and without observing
  * the choice, nobody can construct flows that collide more often than others. The constants make it
  * a good hash even without keys. */
-static __always_inline __u32 flow_hash_hash(const struct addr *client, __u32 ports)
+static __always_inline __u32 lb_hash_keyed(const struct addr *client, __u32 ports)
 {
-	__u64 sum = flow_hash_word(client->word[0], cfg.hash_key0, ct_factor[0]) +
-		    flow_hash_word(client->word[1], cfg.hash_key1, ct_factor[1]) +
-		    flow_hash_word(client->word[2], cfg.hash_key2, ct_factor[2]) +
-		    flow_hash_word(client->word[3], cfg.hash_key3, ct_factor[3]) +
-		    flow_hash_word(ports, cfg.hash_key4, ct_factor[4]);
+	__u64 sum = lb_hash_word(client->word[0], cfg.hash_key0, flow_hash_factor[0]) +
+		    lb_hash_word(client->word[1], cfg.hash_key1, flow_hash_factor[1]) +
+		    lb_hash_word(client->word[2], cfg.hash_key2, flow_hash_factor[2]) +
+		    lb_hash_word(client->word[3], cfg.hash_key3, flow_hash_factor[3]) +
+		    lb_hash_word(ports, cfg.hash_key4, flow_hash_factor[4]);
 
-	return ct_mix(sum ^ sum >> 32, 0) >> 32;
+	return flow_hash_mix(sum ^ sum >> 32, 0) >> 32;
 }
 
 /* Reports whether the number depends on the client's address alone, whatever path its flows take.
  * It does with session affinity, because nodes do not share what they remember. Once affinity has
  * lapsed the choice may change; but only one node knows that it has, so with Maglev this has no
  * effect. */
-static __always_inline bool flow_hash_is_of_client(const struct service *service, enum affinity_state state)
+static __always_inline bool lb_hash_is_of_client(const struct service *service, enum affinity_state state)
 {
 	if (service->algorithm == ALGORITHM_SOURCE_HASH)
 		return true;
@@ -202,19 +202,18 @@ static __always_inline bool flow_hash_is_of_client(const struct service *service
 
 /* Returns the number of a flow by its first packet, or the same number by a later packet of a flow
  * that another node knew. */
-static __always_inline __u32 flow_hash_of(const struct flow *flow, struct service *service,
-					  enum affinity_state state)
+static __always_inline __u32 lb_hash_of(const struct flow *flow, struct service *service, enum affinity_state state)
 {
-	if (flow_hash_is_of_client(service, state))
-		return flow_hash_hash(&flow->saddr, 0);
+	if (lb_hash_is_of_client(service, state))
+		return lb_hash_keyed(&flow->saddr, 0);
 	if (service->algorithm == ALGORITHM_ROUND_ROBIN)
 		return __sync_fetch_and_add(&service->turn, 1);
-	return flow_hash_hash(&flow->saddr, (__u32)flow->dport << 16 | flow->sport);
+	return lb_hash_keyed(&flow->saddr, (__u32)flow->dport << 16 | flow->sport);
 }
 
 /* Finds the frontend that a packet is for. For a pod it follows the rules of the socket programs:
  * NodePorts are at every address of its node. */
-static __always_inline struct svc *new_flow_frontend(const struct flow *flow, bool from_pod)
+static __always_inline struct svc *lb_frontend(const struct flow *flow, bool from_pod)
 {
 	struct svc_key key = { .addr = flow->daddr, .port = flow->dport, .proto = flow->proto };
 	struct svc *svc = bpf_map_lookup_elem(&svcs, &key);
@@ -231,7 +230,7 @@ static __always_inline struct svc *new_flow_frontend(const struct flow *flow, bo
 }
 
 /* Returns the scope that applies. */
-static __always_inline __u32 new_flow_scope(const struct service *service, const struct svc *svc, bool from_pod)
+static __always_inline __u32 lb_scope(const struct service *service, const struct svc *svc, bool from_pod)
 {
 	if (from_pod || svc->kind == SVC_CLUSTER_IP)
 		return lb_inside_scope(service, svc->kind);

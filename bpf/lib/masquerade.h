@@ -50,14 +50,14 @@ static __always_inline bool masquerade_reads_echo(struct __sk_buff *skb, struct 
 	    icmp.code)
 		return false;
 	__builtin_memcpy(&number, &icmp.rest, sizeof(number));
-	ct_set_ports(&p->flow, leaving ? number : 0, leaving ? 0 : number, p->flow.proto);
+	flow_set_ports(&p->flow, leaving ? number : 0, leaving ? 0 : number, p->flow.proto);
 	return true;
 }
 
 /* Reports whether a packet's addresses require it to be masqueraded. */
 static __always_inline bool masquerade_is_due(const struct packet *p)
 {
-	return cfg.masquerade && pods_at(&p->flow.saddr) && !masquerade_is_native(&p->flow.daddr);
+	return cfg.masquerade && cluster_pod_at(&p->flow.saddr) && !masquerade_is_native(&p->flow.daddr);
 }
 
 /* Reports whether the node itself sends a packet from a port that has a flow of ours with the same
@@ -70,8 +70,8 @@ static __always_inline bool masquerade_clashes(struct __sk_buff *skb, const stru
 
 	if (skb->ingress_ifindex || port < cfg.snat_first || port > cfg.snat_last)
 		return false;
-	ct_set_ports(&back, p->flow.dport, p->flow.sport, p->flow.proto);
-	return table_lookup(&back) || bpf_map_lookup_elem(&ct_pending, &back);
+	flow_set_ports(&back, p->flow.dport, p->flow.sport, p->flow.proto);
+	return flow_table_lookup(&back) || bpf_map_lookup_elem(&ct_pending, &back);
 }
 
 /* Gives a leaving packet of an unknown flow an address and a port of the node, if that is
@@ -119,9 +119,9 @@ static __always_inline int masquerade_expect(const struct flow *back, struct ct_
 			known->seen = row->seen;
 		return 0;
 	}
-	ct_finish(back, row);
+	flow_finish(back, row);
 	if (!bpf_map_update_elem(&ct_pending, back, row, BPF_NOEXIST))
-		lru_stats_made(LRU_CT_PENDING);
+		count_lru_made(LRU_CT_PENDING);
 	return 0;
 }
 
@@ -129,8 +129,8 @@ static __always_inline int masquerade_expect(const struct flow *back, struct ct_
  * evicts it. `flow` is that of the replies at first. */
 static __always_inline int masquerade_admit(const struct packet *p, struct flow *flow, struct ct_entry *row)
 {
-	ct_finish(flow, row);
-	if (!ct_claim(flow, row))
+	flow_finish(flow, row);
+	if (!flow_claim(flow, row))
 		return 0;
 	*flow = p->flow;
 	row->saddr = flow->saddr;
@@ -140,9 +140,9 @@ static __always_inline int masquerade_admit(const struct packet *p, struct flow 
 	row->flags = CT_STACK;
 	row->seen = 0;
 	row->seq_hi = p->flow.proto == IPPROTO_TCP && p->seq ? seq_high(p->seq) : 0;
-	ct_finish(flow, row);
+	flow_finish(flow, row);
 	if (!bpf_map_update_elem(&ct_pending, flow, row, BPF_NOEXIST))
-		lru_stats_made(LRU_CT_PENDING);
+		count_lru_made(LRU_CT_PENDING);
 	return 0;
 }
 
@@ -155,11 +155,11 @@ static __noinline int masquerade_note(const struct packet *p)
 		.sport = p->flow.dport,
 		.dport = p->flow.sport,
 		.flags = CT_REPLY | CT_STACK,
-		.seen = ct_now(),
+		.seen = flow_now(),
 	};
 	struct flow back = { .saddr = row.saddr, .daddr = row.daddr };
 
-	ct_set_ports(&back, row.sport, row.dport, p->flow.proto);
+	flow_set_ports(&back, row.sport, row.dport, p->flow.proto);
 	return packet_shakes_hands(p) ? masquerade_admit(p, &back, &row) : masquerade_expect(&back, &row);
 }
 
@@ -178,7 +178,7 @@ static __always_inline bool masquerade_is_host(const struct packet *p)
  * address. No frontend has a pod's address. */
 __noinline int masquerade_is_for_pod(const struct packet *p)
 {
-	if (!p || !(cfg.bypass || cfg.masquerade) || !pods_at(&p->flow.daddr))
+	if (!p || !(cfg.bypass || cfg.masquerade) || !cluster_pod_at(&p->flow.daddr))
 		return false;
 	if (cfg.masquerade && masquerade_is_host(p))
 		masquerade_note(p);
@@ -203,6 +203,6 @@ __noinline int masquerade_echo(struct __sk_buff *skb, const struct packet *p, co
 	if (bpf_l4_csum_replace(skb, check, 0, a->to.port_diff, 0))
 		return false;
 	if (!p->is_v4)
-		skb_sum_ip6(skb, &a->to, false);
+		rewrite_skb_sum_ip6(skb, &a->to, false);
 	return true;
 }

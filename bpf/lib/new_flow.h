@@ -43,15 +43,15 @@ static __always_inline bool new_flow_keeps_port(const struct packet *p, const st
 /* Claims a key for the reply. Returns an enum snat_outcome. */
 static __always_inline int new_flow_claim_any(void *ctx, const struct packet *p, struct ct_entry *there)
 {
-	struct flow reply = ct_back(&p->flow, there);
+	struct flow reply = flow_reverse(&p->flow, there);
 	int outcome = SNAT_NONE;
 	struct ct_entry row;
 
-	new_flow_reply(&p->flow, there, &row);
+	flow_reply_row(&p->flow, there, &row);
 	route_find(ctx, p, &row);
 	if (new_flow_keeps_port(p, there)) {
-		ct_finish(&reply, &row);
-		outcome = ct_claim(&reply, &row) ? SNAT_FREE : SNAT_NONE;
+		flow_finish(&reply, &row);
+		outcome = flow_claim(&reply, &row) ? SNAT_FREE : SNAT_NONE;
 	}
 	if (!outcome)
 		outcome = snat_claim(&p->flow, &reply, &row);
@@ -97,7 +97,7 @@ static __always_inline int new_flow_write(const struct packet *p, const struct c
 
 	if (bpf_map_update_elem(&ct_pending, &flow, &row, BPF_NOEXIST))
 		return bpf_map_update_elem(&ct_pending, &flow, &row, BPF_ANY);
-	lru_stats_made(LRU_CT_PENDING);
+	count_lru_made(LRU_CT_PENDING);
 	return 0;
 }
 
@@ -126,7 +126,7 @@ static __always_inline int new_flow_refuse(const struct packet *p, struct action
 {
 	if (!p->is_forwarded && !p->is_returned)
 		a->reject = new_flow_reject(p);
-	return action_drop(a, REASON_NO_PORT);
+	return flow_drop(a, REASON_NO_PORT);
 }
 
 /* Creates both rows of a flow, that of the reply first. A backend on this node sees the client's
@@ -136,7 +136,7 @@ static __always_inline int new_flow_enter(void *ctx, const struct packet *p, str
 	int outcome;
 
 	if (new_flow_is_masqueraded(&a->to) && !new_flow_masquerade(p->is_v4 ? SNAT_NODE4 : SNAT_NODE6, &a->to))
-		return action_drop(a, REASON_NO_ADDRESS);
+		return flow_drop(a, REASON_NO_ADDRESS);
 	route_find(ctx, p, &a->to);
 	if (a->to.ifindex && !route_is_complete(&a->to))
 		new_flow_use_tunnel(p, &a->to);
@@ -145,8 +145,8 @@ static __always_inline int new_flow_enter(void *ctx, const struct packet *p, str
 		return new_flow_refuse(p, a);
 	if (outcome == SNAT_TAKEN)
 		count(new_flow_hook(p, a), REASON_PORT_TAKEN, 0);
-	ct_finish(&p->flow, &a->to);
-	a->to.seen = packet_shakes_hands(p) ? 0 : ct_now();
+	flow_finish(&p->flow, &a->to);
+	a->to.seen = packet_shakes_hands(p) ? 0 : flow_now();
 	a->to.seq_hi = p->flow.proto == IPPROTO_TCP ? seq_high(p->seq) : 0;
 	return new_flow_write(p, &a->to);
 }
@@ -163,17 +163,17 @@ static __always_inline enum reason new_flow_backend(const struct packet *p, cons
 
 	if (!service)
 		return REASON_BAD_TABLE;
-	if (svc->kind == SVC_LOAD_BALANCER && !ranges_allow(service, index, &p->flow.saddr))
+	if (svc->kind == SVC_LOAD_BALANCER && !cluster_ranges_allow(service, index, &p->flow.saddr))
 		return REASON_SOURCE_RANGE;
-	scope = new_flow_scope(service, svc, from_pod);
+	scope = lb_scope(service, svc, from_pod);
 	choice->direct = from_pod || p->is_forwarded ? 0 : dsr_option_mode(p, service->flags & SERVICE_DSR);
 	if (service->affinity_seconds)
-		state = affinity_find(&key, service, scope, choice);
+		state = lb_affinity_find(&key, service, scope, choice);
 	if (state == AFFINITY_HOLDS)
 		return REASON_NONE;
-	reason = lb_select(service, index, scope, flow_hash_of(&p->flow, service, state), choice);
+	reason = lb_select(service, index, scope, lb_hash_of(&p->flow, service, state), choice);
 	if (reason == REASON_NONE && service->affinity_seconds)
-		affinity_remember(&key, service, choice);
+		lb_affinity_remember(&key, service, choice);
 	return reason;
 }
 
@@ -184,7 +184,7 @@ static __always_inline enum reject new_flow_refusal(const struct packet *p, __u3
 {
 	struct service *service = bpf_map_lookup_elem(&services, &index);
 
-	if (!service || word_len(*(volatile __u64 *)&service->words[SCOPE_ALL]))
+	if (!service || lb_word_len(*(volatile __u64 *)&service->words[SCOPE_ALL]))
 		return REJECT_NONE;
 	return new_flow_reject(p);
 }
@@ -210,13 +210,13 @@ static __always_inline int new_flow_choose(const struct packet *p, struct svc *s
 	enum reason reason;
 
 	/* a RST for a flow that is no longer known */
-	if (p->tcp_flags & TCP_RST || new_flow_may_be_imported(p))
+	if (p->tcp_flags & TCP_RST || admit_may_be_imported(p))
 		return 0;
 	reason = new_flow_backend(p, svc, &choice, from_pod);
 	if (reason == REASON_NO_BACKEND)
 		a->reject = new_flow_refusal(p, svc->service);
 	if (reason != REASON_NONE || !choice.backend)
-		return action_drop(a, reason);
+		return flow_drop(a, reason);
 	a->verdict = VERDICT_REWRITE;
 	__builtin_memset(&a->to, 0, sizeof(a->to));
 	a->to.saddr = p->flow.saddr;
@@ -232,23 +232,23 @@ static __always_inline int new_flow_refuse_nowhere(const struct packet *p, struc
 {
 	struct svc_key key = { .addr = p->flow.daddr, .port = p->flow.dport, .proto = p->flow.proto };
 
-	if (!packet_begins_flow(p) || !clusterip_leads_nowhere(&key))
+	if (!packet_begins_flow(p) || !cluster_ip_leads_nowhere(&key))
 		return 0;
 	a->reject = p->flow.proto == IPPROTO_TCP ? REJECT_RESET : REJECT_UNREACHABLE;
-	return action_drop(a, REASON_NO_SERVICE);
+	return flow_drop(a, REASON_NO_SERVICE);
 }
 
 /* The same for a packet that may be for no service; such a packet passes. */
 static __always_inline int new_flow_target(const struct packet *p, struct action *a, bool from_pod)
 {
-	struct svc *svc = new_flow_frontend(&p->flow, from_pod);
+	struct svc *svc = lb_frontend(&p->flow, from_pod);
 
 	if (!svc && !from_pod && p->is_forwarded)
 		svc = dsr_ingress_frontend(&p->flow);
 	if (!svc)
 		return from_pod ? new_flow_refuse_nowhere(p, a) : 0;
 	if (!from_pod && svc->kind == SVC_CLUSTER_IP && !cfg.external_clusterip)
-		return action_drop(a, REASON_CLUSTER_IP);
+		return flow_drop(a, REASON_CLUSTER_IP);
 	if (!from_pod && p->is_forwarded && dsr_ingress_target(p, svc, a))
 		return 0;
 	return new_flow_choose(p, svc, a, from_pod);
@@ -259,15 +259,15 @@ static __always_inline int new_flow_target(const struct packet *p, struct action
  * established. */
 static __always_inline bool new_flow_raced(const struct packet *p, struct action *a)
 {
-	struct flow flow = p->flow; /* as in ct_known */
+	struct flow flow = p->flow; /* as in flow_known */
 	bool torn = false;
 
-	if (packet_is_syn(p) || !table_lookup(&flow))
+	if (packet_is_syn(p) || !flow_table_lookup(&flow))
 		return false;
-	if (ct_find(&ct, &flow, &a->to, &torn))
+	if (flow_find(&ct, &flow, &a->to, &torn))
 		return true;
 	if (torn)
-		action_drop(a, REASON_FLOW_RACE);
+		flow_drop(a, REASON_FLOW_RACE);
 	return torn;
 }
 
@@ -276,13 +276,13 @@ static __always_inline bool new_flow_raced(const struct packet *p, struct action
 static __always_inline int new_flow_enter_dsr(void *ctx, const struct packet *p, struct action *a)
 {
 	if (!dsr_option_is_mode(a) && !new_flow_masquerade(p->is_v4 ? SNAT_NODE4 : SNAT_NODE6, &a->to))
-		return action_drop(a, REASON_NO_ADDRESS);
+		return flow_drop(a, REASON_NO_ADDRESS);
 	route_find(ctx, p, &a->to);
-	ct_finish(&p->flow, &a->to);
-	a->to.seen = ct_now();
+	flow_finish(&p->flow, &a->to);
+	a->to.seen = flow_now();
 	if (!dsr_option_is_mode(a)) {
 		a->to.addr_diff = a->to.seen;
-		a->to.checksum = ct_checksum(&p->flow, &a->to);
+		a->to.checksum = flow_checksum(&p->flow, &a->to);
 	}
 	a->to.state = dsr_client_state(p, CT_ANSWERED);
 	a->to.seq_hi = packet_shakes_hands(p) ? seq_of(p) : 0;

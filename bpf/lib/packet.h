@@ -290,7 +290,7 @@ static __always_inline enum parsed packet_parse4(struct packet *p, void *data, v
 	return packet_parse_l4(p, data, end, at + ip->ihl * 4);
 }
 
-static __always_inline bool extension_is(__u8 next)
+static __always_inline bool packet_is_extension(__u8 next)
 {
 	return next == IPPROTO_HOPOPTS || next == IPPROTO_ROUTING || next == IPPROTO_DSTOPTS ||
 	       next == IPPROTO_FRAGMENT;
@@ -315,7 +315,7 @@ static __always_inline enum parsed packet_parse6(struct packet *p, void *data, v
 		return PARSED_OTHER;
 	next = ip->nexthdr;
 	at += sizeof(*ip);
-	for (int i = 0; i < PACKET_EXTENSIONS && extension_is(next); i++) {
+	for (int i = 0; i < PACKET_EXTENSIONS && packet_is_extension(next); i++) {
 		struct extension *header = data + at;
 
 		if ((void *)(header + 1) > end)
@@ -383,7 +383,7 @@ enum {
  * header. The header is still in front of the data, which shows in that more bytes can be loaded
  * from the MAC header than there are after `data`. False: the header is where it belongs, or there
  * is none. */
-__noinline int read_restore_link(struct __sk_buff *skb)
+__noinline int packet_restore_link(struct __sk_buff *skb)
 {
 	struct ethhdr eth;
 
@@ -396,17 +396,17 @@ __noinline int read_restore_link(struct __sk_buff *skb)
 /* Reports whether parsing a packet again may give a better result. A packet that lost its link
  * header parses as nonsense, except from the few addresses whose middle looks like the end of an
  * Ethernet header. */
-static __always_inline bool read_mend(struct __sk_buff *skb, const struct packet *p, enum parsed parsed)
+static __always_inline bool packet_mend(struct __sk_buff *skb, const struct packet *p, enum parsed parsed)
 {
 	if (parsed == PARSED_SHORT || parsed == PARSED_CUT)
 		return !bpf_skb_pull_data(skb, skb->len < READ_PULL ? skb->len : READ_PULL);
-	return (parsed == PARSED_OTHER || p->is_tagged) && read_restore_link(skb);
+	return (parsed == PARSED_OTHER || p->is_tagged) && packet_restore_link(skb);
 }
 
 /* Parses a packet; if headers are not linear, makes them so and parses again. Not static, so that
  * the verifier walks what follows once and not for every kind of packet and every value of
  * `lacks`. */
-__noinline int read_packet(struct __sk_buff *skb, struct packet *p, __u32 lacks)
+__noinline int packet_read(struct __sk_buff *skb, struct packet *p, __u32 lacks)
 {
 	enum parsed parsed = PARSED_OTHER;
 
@@ -417,7 +417,7 @@ __noinline int read_packet(struct __sk_buff *skb, struct packet *p, __u32 lacks)
 		p->ifindex = skb->ifindex;
 		p->lacks = lacks;
 		parsed = packet_parse(p, (void *)(long)skb->data, (void *)(long)skb->data_end);
-		if (!read_mend(skb, p, parsed))
+		if (!packet_mend(skb, p, parsed))
 			break;
 	}
 	return parsed;
@@ -425,7 +425,7 @@ __noinline int read_packet(struct __sk_buff *skb, struct packet *p, __u32 lacks)
 
 /* Reads a packet's addresses, protocol and hop limit. False: it is not IP, has a VLAN tag, or its
  * header is truncated. IPv6 addresses that would be mistaken for IPv4 are never on the wire. */
-static __always_inline bool pods_read(struct __sk_buff *skb, struct packet *p)
+static __always_inline bool packet_read_addrs(struct __sk_buff *skb, struct packet *p)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct ethhdr *eth = data;

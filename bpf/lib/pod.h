@@ -50,7 +50,7 @@ __noinline int pod_drop_at(struct __sk_buff *skb, struct packet *p, __u32 reason
 
 	if (!p)
 		return POD_DROP;
-	action_drop(&a, reason);
+	flow_drop(&a, reason);
 	pod_count(skb, p, &a, side);
 	return POD_DROP;
 }
@@ -76,7 +76,7 @@ static __always_inline bool pod_flow_read(struct __sk_buff *skb, struct packet *
 	if (p->is_v4 ? *(__u8 *)ip4 != 0x45 || ip4->frag_off & bpf_htons(IP4_MORE | IP4_OFFSET)
 		     : ip6->nexthdr != p->flow.proto)
 		return false;
-	ct_set_ports(&p->flow, udp->source, udp->dest, p->flow.proto);
+	flow_set_ports(&p->flow, udp->source, udp->dest, p->flow.proto);
 	return true;
 }
 
@@ -97,12 +97,12 @@ static __always_inline bool pod_flow_begins(struct __sk_buff *skb, const struct 
 __noinline int pod_flow_is_known(const struct flow *flow)
 {
 	struct ct_entry *row;
-	struct flow key; /* as in ct_known */
+	struct flow key; /* as in flow_known */
 
 	if (!flow)
 		return false;
 	key = *flow;
-	row = table_lookup(&key);
+	row = flow_table_lookup(&key);
 	if (!row)
 		row = bpf_map_lookup_elem(&ct_pending, &key);
 	return row && row->flags & (CT_POD_FLOW | CT_NODE);
@@ -113,7 +113,7 @@ __noinline int pod_flow_is_odd(struct __sk_buff *skb, struct packet *p)
 {
 	if (!p)
 		return false;
-	switch (read_packet(skb, p, 0)) {
+	switch (packet_read(skb, p, 0)) {
 	case PARSED_FLOW:
 		return pod_flow_is_known(&p->flow);
 	case PARSED_LATER:
@@ -127,7 +127,7 @@ __noinline int pod_flow_is_odd(struct __sk_buff *skb, struct packet *p)
 /* Reports whether a packet for a pod replies to what the pod sent to a service. */
 static __always_inline bool pod_flow_is_reply(struct __sk_buff *skb, struct packet *p)
 {
-	if (!packet_clients_have(PACKET_CLIENT_POD))
+	if (!cluster_packet_clients_have(PACKET_CLIENT_POD))
 		return false;
 	return pod_flow_read(skb, p) ? pod_flow_is_known(&p->flow) : pod_flow_is_odd(skb, p);
 }
@@ -138,12 +138,12 @@ static __always_inline bool pod_flow_is_reply(struct __sk_buff *skb, struct pack
  * (bpf_redirect_peer), past a netkit's program, with any mark and any tc_index. So both together
  * are a number that only the node knows. */
 
-static __always_inline bool checked_is(const struct __sk_buff *skb)
+static __always_inline bool pod_checked_is(const struct __sk_buff *skb)
 {
 	return cfg.checked && skb->mark == (__u32)cfg.checked && skb->tc_index == (__u16)(cfg.checked >> 32);
 }
 
-static __always_inline void checked_set(struct __sk_buff *skb)
+static __always_inline void pod_checked_set(struct __sk_buff *skb)
 {
 	skb->mark = cfg.checked;
 	skb->tc_index = (__u16)(cfg.checked >> 32);
@@ -152,7 +152,7 @@ static __always_inline void checked_set(struct __sk_buff *skb)
 /* Clears the fields by which a pod could speak to programs, rules and queues of the node: whether a
  * packet was rewritten or delayed, which band and which queue it gets. The kernel does so only for
  * what comes over the device in the usual way. */
-static __always_inline void checked_clear(struct __sk_buff *skb)
+static __always_inline void pod_checked_clear(struct __sk_buff *skb)
 {
 	skb->mark = 0;
 	skb->tc_index = 0;
@@ -182,17 +182,17 @@ enum pacer_way {
 
 /* Reports whether a packet has to wait. If its time is well past, no earlier packet still waits, so
  * it cannot overtake one. */
-static __always_inline bool pacer_is_due(__u64 at)
+static __always_inline bool pod_pacer_is_due(__u64 at)
 {
 	return at > EDT_BEYOND_HORIZON && at + EDT_BURST / 4 > bpf_ktime_get_ns();
 }
 
 /* Delays a packet until its time. No node has ever had an interface index too large for the
  * mark. */
-static __always_inline int pacer_enter(struct __sk_buff *skb, __u64 at, __u32 way, __u32 ifindex)
+static __always_inline int pod_pacer_send(struct __sk_buff *skb, __u64 at, __u32 way, __u32 ifindex)
 {
 	skb->mark = way | (ifindex & ~PACER_WAYS);
-	edt_stamp(skb, at);
+	rate_stamp(skb, at);
 	return bpf_redirect(cfg.pacer, 0);
 }
 
@@ -203,8 +203,7 @@ static __always_inline int pacer_enter(struct __sk_buff *skb, __u64 at, __u32 wa
 /* Decrements the hop limit, as a router does, and writes both MAC addresses, if given. Only for
  * IPv6 does that change the sum over the whole packet that a device may have computed: the IPv4
  * header's checksum compensates. */
-static __always_inline bool pods_hop(struct __sk_buff *skb, const struct packet *p, const __u8 *to,
-				     const __u8 *from)
+static __always_inline bool pod_hop(struct __sk_buff *skb, const struct packet *p, const __u8 *to, const __u8 *from)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct ethhdr *eth = data;
@@ -229,11 +228,11 @@ static __always_inline bool pods_hop(struct __sk_buff *skb, const struct packet 
 	return true;
 }
 
-static __always_inline bool pods_fit(struct __sk_buff *skb, __u32 ifindex)
+static __always_inline bool pod_fits(struct __sk_buff *skb, __u32 ifindex)
 {
 	__u32 mtu = 0;
 
-	return !bpf_check_mtu(skb, ifindex, &mtu, 0, BPF_MTU_CHK_SEGS) || jumbo_fits(skb, mtu);
+	return !bpf_check_mtu(skb, ifindex, &mtu, 0, BPF_MTU_CHK_SEGS) || rate_jumbo_fits(skb, mtu);
 }
 
 enum {
@@ -246,32 +245,32 @@ enum {
  * come in anywhere, and bpf_redirect_peer only takes packets that have come in. The stack answers
  * packets that have no hops left or do not fit. `at` is the time at which the packet may leave its
  * sender; if it goes through tc_to_pod, that program asks when it may reach its receiver. */
-static __always_inline int pods_send(struct __sk_buff *skb, struct packet *p, const struct pod *pod, __u64 at)
+static __always_inline int pod_redirect(struct __sk_buff *skb, struct packet *p, const struct pod *pod, __u64 at)
 {
 	bool is_answer = pod_flow_is_reply(skb, p);
 	__u32 ifindex = pod->ifindex;
 	__u64 in = EDT_FREE;
 
-	if (p->ttl <= 1 || (is_answer && !pods_fit(skb, ifindex)) || !pods_hop(skb, p, pod->mac, pod->host_mac))
+	if (p->ttl <= 1 || (is_answer && !pod_fits(skb, ifindex)) || !pod_hop(skb, p, pod->mac, pod->host_mac))
 		return PODS_STACK;
 	if (cfg.pacer) {
 		if (!is_answer)
-			in = edt_book(skb, ifindex, PACE_IN, p->is_v4);
+			in = rate_book(skb, ifindex, PACE_IN, p->is_v4);
 		if (in == EDT_BEYOND_HORIZON)
 			return PODS_OVER_RATE;
 		if (in > at)
 			at = in;
-		if (pacer_is_due(at))
-			return pacer_enter(skb, at, is_answer ? PACER_DEVICE : PACER_POD, ifindex);
+		if (pod_pacer_is_due(at))
+			return pod_pacer_send(skb, at, is_answer ? PACER_DEVICE : PACER_POD, ifindex);
 	}
 	return is_answer || !skb->ingress_ifindex ? bpf_redirect(ifindex, 0) : bpf_redirect_peer(ifindex, 0);
 }
 
 /* Sends a packet that would go to the stack to its pod, if the pod is one of ours. */
-__noinline int pods_enter(struct __sk_buff *skb)
+__noinline int pod_deliver(struct __sk_buff *skb)
 {
 	struct packet p = {};
-	struct pod *pod = pods_read(skb, &p) ? pods_at(&p.flow.daddr) : NULL;
+	struct pod *pod = packet_read_addrs(skb, &p) ? cluster_pod_at(&p.flow.daddr) : NULL;
 
-	return pod ? pods_send(skb, &p, pod, EDT_FREE) : PODS_STACK;
+	return pod ? pod_redirect(skb, &p, pod, EDT_FREE) : PODS_STACK;
 }

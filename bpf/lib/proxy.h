@@ -79,7 +79,7 @@ static __always_inline bool proxy_is_cloud6(__u32 first)
 static __always_inline bool proxy_is_beside(const struct packet *p)
 {
 	__u32 first = bpf_ntohl(p->flow.daddr.word[p->is_v4 ? 3 : 0]);
-	struct addr to = p->flow.daddr; /* as in pods_at */
+	struct addr to = p->flow.daddr; /* as in cluster_pod_at */
 
 	if (p->is_v4 ? first >> 24 == 0 || first >> 16 == 0xa9fe || first >= 0xe0000000
 		     : first >> 22 == 0xfe800000 >> 22 || first >> 24 == 0xff || proxy_is_cloud6(first))
@@ -92,7 +92,7 @@ static __always_inline bool proxy_is_beside(const struct packet *p)
  * header). Its receiver may find TCP behind them. */
 static __always_inline bool proxy_is_hidden(const struct packet *p)
 {
-	return !p->is_v4 && extension_is(p->flow.proto);
+	return !p->is_v4 && packet_is_extension(p->flow.proto);
 }
 
 static __always_inline struct bpf_sock *proxy_lookup(struct __sk_buff *skb, struct bpf_sock_tuple *tuple,
@@ -209,7 +209,7 @@ static __always_inline bool proxy_prepare(struct __sk_buff *skb, const struct pa
  * and is prepared. Not static, so that the verifier walks it only once. */
 __noinline int proxy_take(struct __sk_buff *skb, struct packet *p, __u32 proxy, bool now)
 {
-	enum parsed parsed = p ? read_packet(skb, p, 0) : PARSED_OTHER;
+	enum parsed parsed = p ? packet_read(skb, p, 0) : PARSED_OTHER;
 	__u32 port = 0;
 	bool is_first;
 

@@ -33,7 +33,7 @@ static __noinline int ranges_still_allow(const struct svc_key *to, const struct 
 		return true;
 	index = svc->service;
 	service = bpf_map_lookup_elem(&services, &index);
-	return !service || ranges_allow(service, index, client);
+	return !service || cluster_ranges_allow(service, index, client);
 }
 
 /* Reports whether the client of a marked flow may keep it. Not static, so that the verifier walks
@@ -69,35 +69,35 @@ static __always_inline bool ranges_are_due(const struct ct_entry *row, const __u
 	if (!(row->flags & CT_GUARDED))
 		return false;
 	range_epoch = bpf_map_lookup_elem(&range_epochs, &zero);
-	return !range_epoch || !route_epoch_valid(row) || route_epoch_is_old(before, &range_epoch->changed);
+	return !range_epoch || !flow_route_epoch(row) || flow_route_is_old(before, &range_epoch->changed);
 }
 
 /* Deletes both rows of a flow, the second only if it has not become another flow's. */
 static __always_inline void ranges_forget(const struct flow *flow, const struct flow *back)
 {
-	struct ct_entry *known = table_lookup(back);
+	struct ct_entry *known = flow_table_lookup(back);
 
-	table_delete(flow);
-	if (known && ct_leads(known, flow))
-		table_delete(back);
+	flow_table_delete(flow);
+	if (known && flow_leads(known, flow))
+		flow_table_delete(back);
 }
 
 static __always_inline void ranges_forget_pending(const struct flow *flow, const struct flow *back)
 {
 	struct ct_entry *known = bpf_map_lookup_elem(&ct_pending, back);
 
-	ct_pending_delete(flow);
-	if (known && ct_leads(known, flow))
-		ct_pending_delete(back);
+	flow_pending_delete(flow);
+	if (known && flow_leads(known, flow))
+		flow_pending_delete(back);
 }
 
 static __noinline int ranges_cut(const struct packet *p, struct action *a)
 {
-	struct flow back = ct_back(&p->flow, &a->to);
+	struct flow back = flow_reverse(&p->flow, &a->to);
 
 	ranges_forget(&p->flow, &back);
 	ranges_forget_pending(&p->flow, &back);
-	return action_drop(a, REASON_SOURCE_RANGE);
+	return flow_drop(a, REASON_SOURCE_RANGE);
 }
 
 /* Drops a packet and ends its flow if the client may no longer have it. */

@@ -28,7 +28,7 @@ enum {
 };
 
 /* Reports whether the segments of such a packet fit a link with this MTU. */
-static __always_inline bool jumbo_fits(struct __sk_buff *skb, __u32 mtu)
+static __always_inline bool rate_jumbo_fits(struct __sk_buff *skb, __u32 mtu)
 {
 	void *data = (void *)(long)skb->data;
 	struct ipv6hdr *ip6 = data + sizeof(struct ethhdr);
@@ -68,7 +68,7 @@ enum {
 };
 
 /* The number of set bits. */
-static __always_inline __u64 receive_window_count(__u64 bits)
+static __always_inline __u64 rate_window_count(__u64 bits)
 {
 	bits -= bits >> 1 & 0x5555555555555555ULL;
 	bits = (bits & 0x3333333333333333ULL) + (bits >> 2 & 0x3333333333333333ULL);
@@ -78,7 +78,7 @@ static __always_inline __u64 receive_window_count(__u64 bits)
 /* Begins the next round if this one is over, and returns the part. Another CPU may have begun a
  * round that is still in the future by our clock, or the very first one, whose part is not set
  * yet. */
-static __always_inline __u64 receive_window_turn(struct receive_window *w, __u64 now, __u64 wait)
+static __always_inline __u64 rate_window_turn(struct receive_window *w, __u64 now, __u64 wait)
 {
 	__u64 began = *(volatile __u64 *)&w->began, part = w->part;
 	__s64 since = now - began;
@@ -99,7 +99,7 @@ static __always_inline __u64 receive_window_turn(struct receive_window *w, __u64
 
 /* Reports whether a packet is for a group, such as the node's own reports of its IPv6 groups. No
  * sender of those reads the pod's window. */
-static __always_inline bool receive_window_is_group(struct __sk_buff *skb)
+static __always_inline bool rate_window_is_group(struct __sk_buff *skb)
 {
 	__u8 first;
 
@@ -108,17 +108,17 @@ static __always_inline bool receive_window_is_group(struct __sk_buff *skb)
 
 /* Notes that a packet for a pod has to wait for `wait` ns. CPUs that do this at the same time may
  * overwrite each other's notes; the next packet repeats them. */
-static __always_inline void receive_window_note(struct __sk_buff *skb, struct receive_window *w, __u64 rate,
-						__u64 now, __u64 wait)
+static __always_inline void rate_window_note(struct __sk_buff *skb, struct receive_window *w, __u64 rate, __u64 now,
+					     __u64 wait)
 {
-	__u64 bit = 1ULL << (bpf_get_hash_recalc(skb) & 63), part = receive_window_turn(w, now, wait), bytes, flows;
+	__u64 bit = 1ULL << (bpf_get_hash_recalc(skb) & 63), part = rate_window_turn(w, now, wait), bytes, flows;
 
 	if (wait > RECEIVE_WINDOW_LONG && part > RECEIVE_WINDOW_PART)
 		part = RECEIVE_WINDOW_PART;
 	w->part = part;
-	if (skb->len > RECEIVE_WINDOW_SMALL && !(w->flows & bit) && !receive_window_is_group(skb))
+	if (skb->len > RECEIVE_WINDOW_SMALL && !(w->flows & bit) && !rate_window_is_group(skb))
 		w->flows |= bit;
-	flows = receive_window_count(w->flows | w->flows_before);
+	flows = rate_window_count(w->flows | w->flows_before);
 	bytes = rate / RECEIVE_WINDOW_ALL * part / RECEIVE_WINDOW_PART / (flows ? flows : 1);
 	*(volatile __u64 *)&w->bytes = part >= RECEIVE_WINDOW_FREE ? 0 : bytes + 1;
 }
@@ -155,14 +155,14 @@ enum {
 #define EDT_SHIFT 4
 
 /* Reports whether IP follows the Ethernet header, with no VLAN tag in between. */
-static __always_inline bool edt_is_ip(struct __sk_buff *skb)
+static __always_inline bool rate_is_ip(struct __sk_buff *skb)
 {
 	return skb->protocol == bpf_htons(ETH_P_IP) || skb->protocol == bpf_htons(ETH_P_IPV6);
 }
 
 /* Returns the offset of the header behind the IP header, and its protocol. Options of IPv6 may be
  * before it, such as the length of a jumbogram. Zero: the packet has no such header. */
-static __always_inline __u32 edt_transport(struct __sk_buff *skb, bool is_v4, __u8 *proto)
+static __always_inline __u32 rate_transport(struct __sk_buff *skb, bool is_v4, __u8 *proto)
 {
 	__u32 off = sizeof(struct ethhdr);
 	__u8 byte, hop[2];
@@ -184,10 +184,10 @@ static __always_inline __u32 edt_transport(struct __sk_buff *skb, bool is_v4, __
 
 /* Returns the bytes of a merged packet's headers, or zero if they are not known. `unsent` of them are
  * never on the wire: the jumbogram header. */
-static __always_inline __u32 edt_headers(struct __sk_buff *skb, bool is_v4, __u32 *unsent)
+static __always_inline __u32 rate_headers(struct __sk_buff *skb, bool is_v4, __u32 *unsent)
 {
 	__u8 proto, byte;
-	__u32 off = edt_transport(skb, is_v4, &proto);
+	__u32 off = rate_transport(skb, is_v4, &proto);
 
 	*unsent = 0;
 	if (!off)
@@ -209,13 +209,13 @@ static __always_inline __u32 edt_headers(struct __sk_buff *skb, bool is_v4, __u3
 /* Returns the bytes that a packet takes on the wire: if it is merged, each of its segments has all
  * headers. If those are not known, as with a pod's own tunnel or two VLAN tags, it assumes the
  * longest. */
-static __always_inline __u32 edt_wire_len(struct __sk_buff *skb, bool is_v4)
+static __always_inline __u32 rate_wire_len(struct __sk_buff *skb, bool is_v4)
 {
 	__u32 size = skb->gso_size, len = skb->len, unsent, headers, more;
 
 	if (!size)
 		return len;
-	headers = edt_headers(skb, is_v4, &unsent);
+	headers = rate_headers(skb, is_v4, &unsent);
 	if (!headers) {
 		headers = EDT_HEADERS;
 		more = len / size;
@@ -231,7 +231,7 @@ static __always_inline __u32 edt_wire_len(struct __sk_buff *skb, bool is_v4)
 
 /* Returns the average size of packets, with one of `bytes`. CPUs may overwrite each other's results:
  * the next packets make up for it. */
-static __always_inline __u64 edt_size(struct pod_pace *pace, __u64 bytes)
+static __always_inline __u64 rate_size(struct pod_pace *pace, __u64 bytes)
 {
 	__u64 size = *(volatile __u64 *)&pace->size;
 
@@ -242,7 +242,7 @@ static __always_inline __u64 edt_size(struct pod_pace *pace, __u64 bytes)
 
 /* Returns for how long packets may wait if their average size is `size`, and a packet takes
  * `cost`. */
-static __always_inline __u64 edt_longest(__u64 longest, __u64 size, __u64 cost)
+static __always_inline __u64 rate_longest(__u64 longest, __u64 size, __u64 cost)
 {
 	__u64 small = (EDT_SMALL << EDT_SHIFT), few = EDT_FEW * cost >> EDT_SHIFT, part;
 
@@ -265,13 +265,13 @@ struct departure {
  * ahead, or if its socket wants it to leave too late. No CPU waits for another. Of two CPUs that
  * find a pod idle for long, one advances its time, and the bytes of the other come after those of
  * the first, or before them by as much as their clocks differ. */
-static __always_inline __u64 edt_take(struct pod_pace *pace, __u64 rate, const struct departure *d, __u64 longest)
+static __always_inline __u64 rate_take(struct pod_pace *pace, __u64 rate, const struct departure *d, __u64 longest)
 {
 	__u64 next = *(volatile __u64 *)&pace->next, least = (d->now - EDT_BURST) << EDT_SHIFT;
-	__u64 cost = (d->bytes << EDT_SHIFT) * EDT_SECOND / rate, size = edt_size(pace, d->bytes);
+	__u64 cost = (d->bytes << EDT_SHIFT) * EDT_SECOND / rate, size = rate_size(pace, d->bytes);
 
-	if (next > (d->now + edt_longest(longest, size, cost)) << EDT_SHIFT ||
-	    d->asked > d->now + edt_longest(EDT_HORIZON, size, cost))
+	if (next > (d->now + rate_longest(longest, size, cost)) << EDT_SHIFT ||
+	    d->asked > d->now + rate_longest(EDT_HORIZON, size, cost))
 		return 0;
 	*(volatile __u64 *)&pace->size = size;
 	if (next < least)
@@ -287,7 +287,7 @@ enum {
 
 /* Returns the account of what a pod with a rate has sent or received so far: one for all of its
  * devices. */
-static __always_inline struct pod_pace *edt_pace(const struct pod_rate *limit, __u32 ifindex, __u32 kind)
+static __always_inline struct pod_pace *rate_pace(const struct pod_rate *limit, __u32 ifindex, __u32 kind)
 {
 	__u32 of = *(volatile __u32 *)&limit->pace;
 	struct pace_key key = { .ifindex = of ? of : ifindex, .kind = kind };
@@ -296,7 +296,7 @@ static __always_inline struct pod_pace *edt_pace(const struct pod_rate *limit, _
 }
 
 /* Reports whether what a pod sends may have to wait. */
-static __always_inline bool edt_limits(__u32 ifindex)
+static __always_inline bool rate_limits(__u32 ifindex)
 {
 	struct pod_rate *limit = bpf_map_lookup_elem(&pod_rates, &ifindex);
 
@@ -304,13 +304,13 @@ static __always_inline bool edt_limits(__u32 ifindex)
 }
 
 /* Takes the time for a packet from an account with a rate, and counts the packet. */
-static __always_inline __u64 edt_pay(struct pod_pace *pace, __u64 rate, const struct departure *d, __u64 longest)
+static __always_inline __u64 rate_pay(struct pod_pace *pace, __u64 rate, const struct departure *d, __u64 longest)
 {
 	__u64 at;
 
 	if (!rate || !pace)
 		return EDT_FREE;
-	at = edt_take(pace, rate, d, longest);
+	at = rate_take(pace, rate, d, longest);
 	if (!at) {
 		__sync_fetch_and_add(&pace->dropped, 1);
 		return EDT_BEYOND_HORIZON;
@@ -321,7 +321,7 @@ static __always_inline __u64 edt_pay(struct pod_pace *pace, __u64 rate, const st
 
 /* Counts a packet as dropped that an account had admitted, and another one did not. The account does
  * not get its time back: later packets have taken what follows. */
-static __always_inline void edt_deny(struct pod_pace *pace, __u64 bytes)
+static __always_inline void rate_deny(struct pod_pace *pace, __u64 bytes)
 {
 	if (!pace)
 		return;
@@ -331,7 +331,7 @@ static __always_inline void edt_deny(struct pod_pace *pace, __u64 bytes)
 
 /* How long a packet may wait for a share. The fuller the share's queue, the fewer classes it still
  * admits; pods of the highest class are rejected last. */
-static __always_inline __u64 edt_patience(__u32 class)
+static __always_inline __u64 rate_patience(__u32 class)
 {
 	return class == CLASS_GUARANTEED   ? EDT_HORIZON
 	       : class == CLASS_BESTEFFORT ? EDT_SECOND / 20
@@ -340,8 +340,8 @@ static __always_inline __u64 edt_patience(__u32 class)
 
 /* Takes the time for a packet from every share of its pod, and returns the latest time, or `at`,
  * which is that of the pod's own account. */
-static __always_inline __u64 edt_share(const struct pod_rate *limit, struct pod_pace *own,
-				       const struct departure *d, __u64 at)
+static __always_inline __u64 rate_share(const struct pod_rate *limit, struct pod_pace *own,
+					const struct departure *d, __u64 at)
 {
 	struct pod_pace *inner = NULL, *pace;
 	__u64 id = limit->share, then;
@@ -352,10 +352,10 @@ static __always_inline __u64 edt_share(const struct pod_rate *limit, struct pod_
 		if (!share)
 			break;
 		pace = bpf_map_lookup_elem(&share_paces, &id);
-		then = edt_pay(pace, *(volatile __u64 *)&share->out, d, edt_patience(limit->class));
+		then = rate_pay(pace, *(volatile __u64 *)&share->out, d, rate_patience(limit->class));
 		if (then == EDT_BEYOND_HORIZON) {
-			edt_deny(own, d->bytes);
-			edt_deny(inner, d->bytes);
+			rate_deny(own, d->bytes);
+			rate_deny(inner, d->bytes);
 			return EDT_BEYOND_HORIZON;
 		}
 		if (then > at)
@@ -368,49 +368,49 @@ static __always_inline __u64 edt_share(const struct pod_rate *limit, struct pod_
 
 /* Lets fq prefer the packets of some pods: by default it maps these priorities to its three
  * bands. */
-static __always_inline void edt_prefer(struct __sk_buff *skb, __u32 class)
+static __always_inline void rate_prefer(struct __sk_buff *skb, __u32 class)
 {
 	if (class != CLASS_BURSTABLE)
 		skb->priority = class == CLASS_GUARANTEED ? 6 : 2;
 }
 
 /* The same for a packet that came back from another device, where the kernel reset its priority. */
-static __always_inline void edt_prefer_again(struct __sk_buff *skb, __u32 ifindex)
+static __always_inline void rate_prefer_again(struct __sk_buff *skb, __u32 ifindex)
 {
 	struct pod_rate *limit = bpf_map_lookup_elem(&pod_rates, &ifindex);
 
 	if (limit)
-		edt_prefer(skb, limit->class);
+		rate_prefer(skb, limit->class);
 }
 
 /* Returns when the socket of a packet wants it to leave. A socket that paces itself says so. */
-static __always_inline __u64 edt_asked(struct __sk_buff *skb)
+static __always_inline __u64 rate_asked(struct __sk_buff *skb)
 {
 	return skb->tstamp_type == BPF_SKB_TSTAMP_DELIVERY_MONO ? skb->tstamp : 0;
 }
 
 /* Takes the time for a packet from its pod's accounts for what it sends, and returns its departure
  * time. */
-static __always_inline __u64 edt_book_out(struct __sk_buff *skb, const struct pod_rate *limit, __u32 ifindex,
-					  bool is_v4)
+static __always_inline __u64 rate_book_out(struct __sk_buff *skb, const struct pod_rate *limit, __u32 ifindex,
+					   bool is_v4)
 {
 	__u64 rate = *(volatile __u64 *)&limit->out, at;
 	struct pod_pace *pace = NULL;
 	struct departure d;
 
-	edt_prefer(skb, limit->class);
+	rate_prefer(skb, limit->class);
 	if (!rate && !limit->share)
 		return EDT_FREE;
-	d = (struct departure) { bpf_ktime_get_ns(), edt_wire_len(skb, is_v4), edt_asked(skb) };
+	d = (struct departure) { bpf_ktime_get_ns(), rate_wire_len(skb, is_v4), rate_asked(skb) };
 	if (rate)
-		pace = edt_pace(limit, ifindex, PACE_OUT);
-	at = edt_pay(pace, rate, &d, EDT_HORIZON);
-	return at == EDT_BEYOND_HORIZON ? at : edt_share(limit, pace, &d, at);
+		pace = rate_pace(limit, ifindex, PACE_OUT);
+	at = rate_pay(pace, rate, &d, EDT_HORIZON);
+	return at == EDT_BEYOND_HORIZON ? at : rate_share(limit, pace, &d, at);
 }
 
 /* The same for what it receives. */
-static __always_inline __u64 edt_book_in(struct __sk_buff *skb, const struct pod_rate *limit, __u32 ifindex,
-					 bool is_v4)
+static __always_inline __u64 rate_book_in(struct __sk_buff *skb, const struct pod_rate *limit, __u32 ifindex,
+					  bool is_v4)
 {
 	__u64 rate = *(volatile __u64 *)&limit->in, at;
 	struct pod_pace *pace;
@@ -418,35 +418,35 @@ static __always_inline __u64 edt_book_in(struct __sk_buff *skb, const struct pod
 
 	if (!rate)
 		return EDT_FREE;
-	d = (struct departure) { bpf_ktime_get_ns(), edt_wire_len(skb, is_v4), 0 };
-	pace = edt_pace(limit, ifindex, PACE_IN);
-	at = edt_pay(pace, rate, &d, EDT_PATIENCE);
+	d = (struct departure) { bpf_ktime_get_ns(), rate_wire_len(skb, is_v4), 0 };
+	pace = rate_pace(limit, ifindex, PACE_IN);
+	at = rate_pay(pace, rate, &d, EDT_PATIENCE);
 	if (!pace)
 		return at;
 	/* With a VLAN tag before IP, the kernel's helper would change bytes of the tag. */
-	if (at > d.now + EDT_JAM && edt_is_ip(skb) && bpf_skb_ecn_set_ce(skb) > 0)
+	if (at > d.now + EDT_JAM && rate_is_ip(skb) && bpf_skb_ecn_set_ce(skb) > 0)
 		__sync_fetch_and_add(&pace->marked, 1);
-	receive_window_note(skb, &pace->window, rate, d.now,
-			    at == EDT_BEYOND_HORIZON ? EDT_PATIENCE
-			    : at > d.now	     ? at - d.now
-						     : 0);
+	rate_window_note(skb, &pace->window, rate, d.now,
+			 at == EDT_BEYOND_HORIZON ? EDT_PATIENCE
+			 : at > d.now		  ? at - d.now
+						  : 0);
 	return at;
 }
 
-static __noinline __u64 edt_book(struct __sk_buff *skb, __u32 ifindex, __u32 kind, bool is_v4)
+static __noinline __u64 rate_book(struct __sk_buff *skb, __u32 ifindex, __u32 kind, bool is_v4)
 {
 	struct pod_rate *limit = bpf_map_lookup_elem(&pod_rates, &ifindex);
 
 	if (!limit)
 		return EDT_FREE;
-	return kind == PACE_OUT ? edt_book_out(skb, limit, ifindex, is_v4)
-				: edt_book_in(skb, limit, ifindex, is_v4);
+	return kind == PACE_OUT ? rate_book_out(skb, limit, ifindex, is_v4)
+				: rate_book_in(skb, limit, ifindex, is_v4);
 }
 
 /* Sets the earliest departure time of a packet, if it is in the future and its socket does not want
  * a later one. */
-static __always_inline void edt_stamp(struct __sk_buff *skb, __u64 at)
+static __always_inline void rate_stamp(struct __sk_buff *skb, __u64 at)
 {
-	if (edt_asked(skb) <= at && at > bpf_ktime_get_ns())
+	if (rate_asked(skb) <= at && at > bpf_ktime_get_ns())
 		bpf_skb_set_tstamp(skb, at, BPF_SKB_TSTAMP_DELIVERY_MONO);
 }

@@ -42,7 +42,7 @@ static __always_inline __u32 receive_window_find(struct __sk_buff *skb, bool is_
 	if (is_v4 && bpf_skb_load_bytes(skb, sizeof(struct ethhdr) + offsetof(struct iphdr, frag_off), &fragment,
 					sizeof(fragment)))
 		return 0;
-	off = edt_transport(skb, is_v4, &proto);
+	off = rate_transport(skb, is_v4, &proto);
 	return off && proto == IPPROTO_TCP && !(fragment & bpf_htons(0x1fff)) ? off : 0;
 }
 
@@ -62,7 +62,7 @@ static __always_inline __u64 receive_window_most(struct tcp_sock *tcp, __u64 byt
 static __noinline int receive_window_lower(struct __sk_buff *skb, __u32 ifindex, bool is_v4)
 {
 	struct pod_rate *limit = bpf_map_lookup_elem(&pod_rates, &ifindex);
-	struct pod_pace *pace = limit ? edt_pace(limit, ifindex, PACE_IN) : NULL;
+	struct pod_pace *pace = limit ? rate_pace(limit, ifindex, PACE_IN) : NULL;
 	__u64 bytes = pace ? *(volatile __u64 *)&pace->window.bytes : 0, most;
 	struct bpf_sock *sk = skb->sk;
 	struct tcp_sock *tcp;

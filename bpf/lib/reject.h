@@ -287,7 +287,7 @@ static __noinline int reject_write(const struct answering *r, const struct actio
 
 /* A reset keeps its TCP header at the same place, because the position is where a device completes
  * the checksum. So IP options before it are removed. */
-static __always_inline bool tc_make_room(struct __sk_buff *skb, const struct answering *r)
+static __always_inline bool reject_tc_make_room(struct __sk_buff *skb, const struct answering *r)
 {
 	__s32 spare = r->p->l4 - r->p->l3 - r->base;
 
@@ -299,12 +299,13 @@ static __always_inline bool tc_make_room(struct __sk_buff *skb, const struct ans
 }
 
 /* Turns a dropped packet into the reply to it. */
-__noinline int tc_reject(struct __sk_buff *skb, const struct packet *p, const struct action *a)
+__noinline int reject_tc(struct __sk_buff *skb, const struct packet *p, const struct action *a)
 {
 	struct answering r = { .p = p, .len = skb->len };
 
 	if (!p || !a || !reject_plan(&r, a, (void *)(long)skb->data, (void *)(long)skb->data_end))
 		return false;
-	r.is_partial = skb_is_partial(skb, p);
-	return tc_make_room(skb, &r) && reject_write(&r, a, (void *)(long)skb->data, (void *)(long)skb->data_end);
+	r.is_partial = rewrite_skb_is_partial(skb, p);
+	return reject_tc_make_room(skb, &r) &&
+	       reject_write(&r, a, (void *)(long)skb->data, (void *)(long)skb->data_end);
 }

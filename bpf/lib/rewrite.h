@@ -37,7 +37,7 @@ static __always_inline bool rewrite_sctp(void *data, void *end, const struct pac
 		return false;
 	diff = (p->flow.sport ^ sport) | (__u32)(p->flow.dport ^ dport) << 16;
 	if (diff && sctp->check && stop >= p->l4 + sizeof(*sctp))
-		sctp->check ^= crc32c_change(diff, stop - p->l4);
+		sctp->check ^= csum_crc32c_change(diff, stop - p->l4);
 	return true;
 }
 
@@ -168,7 +168,7 @@ static __noinline int rewrite_target(void *data, void *end, const struct packet 
 
 	a->to.saddr = p->flow.saddr;
 	a->to.sport = p->flow.sport;
-	ct_finish(&p->flow, &a->to);
+	flow_finish(&p->flow, &a->to);
 	if (!rewrite_fragment(data, end, p, a))
 		return false;
 	if (!p->l4 || packet_is_icmp(p))
@@ -186,8 +186,9 @@ static __noinline int rewrite_target(void *data, void *end, const struct packet 
 /* Two calls are the minimum: if the checksum is partial, as in every packet that GRO merged, the
  * field contains only the sum of the pseudo header, which includes the addresses but not the ports.
  * The first call assumes IPv4, where the header's checksum compensates for the addresses in a
- * device's sum over the whole packet; for IPv6 skb_sum_ip6 has to undo that. */
-static __always_inline int skb_replace(struct __sk_buff *skb, __u32 check, __u8 proto, const struct ct_entry *to)
+ * device's sum over the whole packet; for IPv6 rewrite_skb_sum_ip6 has to undo that. */
+static __always_inline int rewrite_skb_replace(struct __sk_buff *skb, __u32 check, __u8 proto,
+					       const struct ct_entry *to)
 {
 	__u64 udp = proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
 
@@ -196,31 +197,31 @@ static __always_inline int skb_replace(struct __sk_buff *skb, __u32 check, __u8 
 	return bpf_l4_csum_replace(skb, check, 0, to->port_diff, udp);
 }
 
-static __always_inline void skb_sum_ip6(struct __sk_buff *skb, const struct ct_entry *to, bool forward)
+static __always_inline void rewrite_skb_sum_ip6(struct __sk_buff *skb, const struct ct_entry *to, bool forward)
 {
 	bpf_csum_update(skb, (__u32)to->addr_diff + (forward ? (__u16)~bpf_htons(1) : 0));
 }
 
 /* Returns zero, or a negative value if the packet is not what was parsed before. */
-static __always_inline int skb_sum(struct __sk_buff *skb, const struct packet *p, const struct action *a,
-				   bool forward)
+static __always_inline int rewrite_skb_sum(struct __sk_buff *skb, const struct packet *p, const struct action *a,
+					   bool forward)
 {
 	if (p->flow.proto == IPPROTO_SCTP)
 		return rewrite_sctp((void *)(long)skb->data, (void *)(long)skb->data_end, p, a->to.sport,
 				    a->to.dport)
 			       ? 0
 			       : -1;
-	if (skb_replace(skb, p->l4 + rewrite_check_offset(p), p->flow.proto, &a->to))
+	if (rewrite_skb_replace(skb, p->l4 + rewrite_check_offset(p), p->flow.proto, &a->to))
 		return -1;
 	if (!p->is_v4)
-		skb_sum_ip6(skb, &a->to, forward);
+		rewrite_skb_sum_ip6(skb, &a->to, forward);
 	return 0;
 }
 
 /* Reports whether the sender left the checksum to a device. Such a checksum ignores every
  * difference but one of the pseudo header, and trying that is the only test that works on every
  * kernel. */
-static __always_inline bool skb_is_partial(struct __sk_buff *skb, const struct packet *p)
+static __always_inline bool rewrite_skb_is_partial(struct __sk_buff *skb, const struct packet *p)
 {
 	__u32 at = p->l4 + rewrite_check_offset(p);
 	__u16 before = 0, after = 0;
@@ -235,7 +236,8 @@ static __always_inline bool skb_is_partial(struct __sk_buff *skb, const struct p
 
 /* Forwards a packet that has no checksum of its own to fix. Of what a device may have summed, only
  * the hop limit of IPv6 changes here; the caller accounts for the addresses of a fragment. */
-static __always_inline bool skb_forward(struct __sk_buff *skb, const struct packet *p, const struct action *a)
+static __always_inline bool rewrite_skb_forward(struct __sk_buff *skb, const struct packet *p,
+						const struct action *a)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 

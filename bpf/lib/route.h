@@ -24,16 +24,16 @@
  * the same CPU. So `turn` is odd while a row is written, and a reader checks afterward that `turn`
  * has not changed. */
 
-static __always_inline struct fib_cache_row *fib_cache_at(const struct ct_entry *to)
+static __always_inline struct fib_cache_row *route_cache_at(const struct ct_entry *to)
 {
-	__u32 index = ct_sum_addrs((const __u64 *)to, ct_factor) >> 32 & (FIB_CACHE_ROWS - 1);
+	__u32 index = flow_hash_sum_addrs((const __u64 *)to, flow_hash_factor) >> 32 & (FIB_CACHE_ROWS - 1);
 
 	return bpf_map_lookup_elem(&fib_cache, &index);
 }
 
 /* Reports whether a result from the tick `seen` is still valid: it is younger than the last change,
  * and an agent follows changes now. As in flow_route_epoch, `changed` is loaded last. */
-static __always_inline bool fib_cache_holds(__u32 seen)
+static __always_inline bool route_cache_holds(__u32 seen)
 {
 	__u32 zero = 0, until;
 	struct route_epoch *told = bpf_map_lookup_elem(&route_epoch, &zero);
@@ -41,12 +41,12 @@ static __always_inline bool fib_cache_holds(__u32 seen)
 	if (!told)
 		return false;
 	until = *(volatile __u32 *)&told->until;
-	return (__s32)(until - ct_now()) >= 0 && (__s32)(seen - *(volatile __u32 *)&told->changed) > 0;
+	return (__s32)(until - flow_now()) >= 0 && (__s32)(seen - *(volatile __u32 *)&told->changed) > 0;
 }
 
 /* Reports whether a row is for the addresses of `to`. Both begin with the two addresses, in whole
  * words. */
-static __always_inline bool fib_cache_is(const struct fib_cache_row *row, const struct ct_entry *to)
+static __always_inline bool route_cache_is(const struct fib_cache_row *row, const struct ct_entry *to)
 {
 	const __u64 *a = (const __u64 *)row, *b = (const __u64 *)to;
 
@@ -54,11 +54,11 @@ static __always_inline bool fib_cache_is(const struct fib_cache_row *row, const 
 }
 
 /* Copies a cached route into `out`. False: there is no valid one. */
-static __always_inline bool fib_cache_find(struct fib_cache_row *row, __u32 in, struct ct_entry *out)
+static __always_inline bool route_cache_find(struct fib_cache_row *row, __u32 in, struct ct_entry *out)
 {
 	__u32 turn = *(volatile __u32 *)&row->turn;
 
-	if (turn & 1 || row->in != in || !fib_cache_is(row, out) || !fib_cache_holds(row->seen))
+	if (turn & 1 || row->in != in || !route_cache_is(row, out) || !route_cache_holds(row->seen))
 		return false;
 	out->ifindex = row->ifindex;
 	__builtin_memcpy(out->dmac, row->dmac, sizeof(out->dmac));
@@ -68,8 +68,8 @@ static __always_inline bool fib_cache_find(struct fib_cache_row *row, __u32 in, 
 
 /* Caches a route that was looked up in the tick `seen`. If two programs write the same row, one
  * gives up. */
-static __always_inline void fib_cache_keep(struct fib_cache_row *row, __u32 in, const struct ct_entry *way,
-					   __u32 seen)
+static __always_inline void route_cache_keep(struct fib_cache_row *row, __u32 in, const struct ct_entry *way,
+					     __u32 seen)
 {
 	__u32 turn = *(volatile __u32 *)&row->turn;
 
@@ -156,11 +156,11 @@ static __noinline int route_ask(void *ctx, const struct packet *p, struct ct_ent
 {
 	struct fib_cache_row *asked;
 
-	row->seen = ct_now();
+	row->seen = flow_now();
 	route_fill(ctx, p, row);
-	asked = route_is_complete(row) ? fib_cache_at(row) : NULL;
+	asked = route_is_complete(row) ? route_cache_at(row) : NULL;
 	if (asked)
-		fib_cache_keep(asked, p->ifindex, row, row->seen);
+		route_cache_keep(asked, p->ifindex, row, row->seen);
 	return 0;
 }
 
@@ -174,8 +174,8 @@ static __always_inline void route_find(void *ctx, const struct packet *p, struct
 
 	if (row->flags & CT_STACK)
 		return;
-	asked = fib_cache_at(row);
-	if (!asked || !fib_cache_find(asked, p->ifindex, row))
+	asked = route_cache_at(row);
+	if (!asked || !route_cache_find(asked, p->ifindex, row))
 		route_ask(ctx, p, row);
 }
 
@@ -195,8 +195,8 @@ static __always_inline bool route_epoch_is_due(const struct ct_entry *row, const
 
 	if (row->flags & CT_STACK)
 		return false;
-	told = route_epoch_valid(row);
-	return !told || !route_is_complete(row) || route_epoch_is_old(before, &told->changed);
+	told = flow_route_epoch(row);
+	return !told || !route_is_complete(row) || flow_route_is_old(before, &told->changed);
 }
 
 /* Looks the route of a row up. True: it has changed, and so has the checksum. */
@@ -209,7 +209,7 @@ static __always_inline bool route_epoch_refresh(void *ctx, const struct packet *
 	__builtin_memcpy(after, &row->ifindex, sizeof(after));
 	if (before[0] == after[0] && before[1] == after[1])
 		return false;
-	row->checksum = ct_checksum(&p->flow, row);
+	row->checksum = flow_checksum(&p->flow, row);
 	return true;
 }
 

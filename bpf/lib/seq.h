@@ -56,11 +56,11 @@ static __always_inline bool seq_is_near(__u16 half, __u16 known)
 /* Reports whether a packet acknowledges what the other direction has sent. */
 static __noinline int seq_acknowledges(const struct packet *p, const struct ct_entry *to)
 {
-	struct flow back = ct_back(&p->flow, to);
-	struct ct_entry *other = table_lookup(&back);
+	struct flow back = flow_reverse(&p->flow, to);
+	struct ct_entry *other = flow_table_lookup(&back);
 	__u16 half = seq_high(p->ack), known;
 
-	if (!other || !ct_leads(other, &p->flow))
+	if (!other || !flow_leads(other, &p->flow))
 		return false;
 	known = other->seq_hi;
 	return known && (seq_is_near(half, known) || seq_is_near(known, half));
@@ -71,18 +71,18 @@ static __noinline int seq_acknowledges(const struct packet *p, const struct ct_e
  * acknowledges it. */
 static __noinline int seq_note_syn(const struct packet *p, struct ct_entry *row, struct ct_entry *to)
 {
-	struct flow back = ct_back(&p->flow, to);
+	struct flow back = flow_reverse(&p->flow, to);
 	struct ct_entry *client;
 
 	if (to->flags & CT_REPLY) {
-		client = table_lookup(&back);
-		if (!client || !ct_leads(client, &p->flow) || !client->syn_hi ||
+		client = flow_table_lookup(&back);
+		if (!client || !flow_leads(client, &p->flow) || !client->syn_hi ||
 		    (__u16)(seq_high(p->ack) - client->syn_hi) > 1)
 			return 0;
 	}
 	to->syn_hi = row->syn_hi = seq_high(p->seq);
 	if (cfg.growing)
-		ct_touch_growing(&p->flow, to);
+		flow_touch_growing(&p->flow, to);
 	return 0;
 }
 
@@ -91,14 +91,14 @@ static __noinline int seq_note_syn(const struct packet *p, struct ct_entry *row,
  * only the client gets that answer. */
 static __noinline int seq_is_anew(const struct packet *p, struct ct_entry *row, struct ct_entry *to)
 {
-	struct flow back = ct_back(&p->flow, to);
+	struct flow back = flow_reverse(&p->flow, to);
 	struct ct_entry *reply;
 	bool is_tcp = p->flow.proto == IPPROTO_TCP;
 
 	if (!to->syn_hi || to->flags & CT_REPLY || p->tcp_flags & TCP_RST)
 		return false;
-	reply = table_lookup(&back);
-	if (!reply || !ct_leads(reply, &p->flow) || !reply->syn_hi)
+	reply = flow_table_lookup(&back);
+	if (!reply || !flow_leads(reply, &p->flow) || !reply->syn_hi)
 		return false;
 	if (is_tcp ? !(p->tcp_flags & TCP_ACK) || !seq_is_near(seq_high(p->seq), to->syn_hi) ||
 			     !seq_is_near(seq_high(p->ack), reply->syn_hi)
@@ -109,8 +109,8 @@ static __noinline int seq_is_anew(const struct packet *p, struct ct_entry *row, 
 	reply->seq_hi = is_tcp ? reply->syn_hi : to->syn_hi;
 	to->syn_hi = row->syn_hi = reply->syn_hi = 0;
 	if (cfg.growing) {
-		ct_touch_growing(&p->flow, to);
-		ct_touch_growing(&back, reply);
+		flow_touch_growing(&p->flow, to);
+		flow_touch_growing(&back, reply);
 	}
 	return true;
 }
@@ -130,7 +130,7 @@ static __noinline int seq_judge(const struct packet *p, struct ct_entry *row, st
 	to->seq_hi = half;
 	row->seq_hi = half;
 	if (cfg.growing)
-		ct_touch_growing(&p->flow, to);
+		flow_touch_growing(&p->flow, to);
 	return true;
 }
 

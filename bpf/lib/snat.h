@@ -43,7 +43,7 @@ static __always_inline __u32 snat_side(const struct ct_entry *row, __u32 pair)
 	__u64 pod;
 
 	__builtin_memcpy(&pod, &row->daddr.word[2], sizeof(pod));
-	return ct_mix(ct_mix(pod, pair), 1) >> 63;
+	return flow_hash_mix(flow_hash_mix(pod, pair), 1) >> 63;
 }
 
 /* Draws a port. Flows of pods to the outside use the upper half of the ports, and balanced flows the
@@ -67,15 +67,15 @@ static __always_inline __be16 snat_port(__u64 hash, const struct ct_entry *row)
 
 static __always_inline void snat_set(__be16 port, struct flow *reply)
 {
-	ct_set_ports(reply, reply->sport, port, reply->proto);
+	flow_set_ports(reply, reply->sport, port, reply->proto);
 }
 
 /* Draws a port for the reply and claims it if it is free. */
 static __always_inline bool snat_draw(__u64 hash, struct flow *reply, struct ct_entry *row)
 {
 	snat_set(snat_port(hash, row), reply);
-	ct_finish(reply, row);
-	return ct_claim(reply, row);
+	flow_finish(reply, row);
+	return flow_claim(reply, row);
 }
 
 /* A reply for which ports are drawn until one is free, and what has the others. */
@@ -119,15 +119,15 @@ static long snat_draw_again(__u32 i, struct snat_search *s)
 {
 	struct ct_entry *known;
 
-	s->hash = ct_mix(s->hash, i + 1);
+	s->hash = flow_hash_mix(s->hash, i + 1);
 	snat_set(snat_port(s->hash, s->row), s->reply);
 	known = bpf_map_lookup_elem(&ct_pending, s->reply);
-	if (known && !ct_same_rewrite(known, s->row)) {
+	if (known && !flow_same_rewrite(known, s->row)) {
 		snat_meet(s, known);
 		return false;
 	}
 	if (!known)
-		known = table_lookup(s->reply);
+		known = flow_table_lookup(s->reply);
 	else
 		known = NULL;
 	if (known)
@@ -155,33 +155,33 @@ static __noinline __u32 snat_search(__u64 hash, struct flow *reply, struct ct_en
  * client has begun anew, from another port. Returns how many rows were deleted. */
 static __always_inline __u32 snat_forget_request(const struct flow *reply, const struct ct_entry *row)
 {
-	struct flow request = ct_back(reply, row);
+	struct flow request = flow_reverse(reply, row);
 
 	row = bpf_map_lookup_elem(&ct_pending, &request);
-	return row && ct_leads(row, reply) && !bpf_map_delete_elem(&ct_pending, &request);
+	return row && flow_leads(row, reply) && !bpf_map_delete_elem(&ct_pending, &request);
 }
 
 /* Takes a port from a flow that is not established and loses both rows. A flow that is established
- * meanwhile keeps its port: its row is in `ct` before it leaves `ct_pending`, and ct_claim looks there
+ * meanwhile keeps its port: its row is in `ct` before it leaves `ct_pending`, and flow_claim looks there
  * last. */
 static __noinline int snat_give_way(const struct flow *reply)
 {
-	struct ct_entry *known = table_lookup(reply) ? NULL : bpf_map_lookup_elem(&ct_pending, reply);
+	struct ct_entry *known = flow_table_lookup(reply) ? NULL : bpf_map_lookup_elem(&ct_pending, reply);
 	__u32 gone;
 
 	if (!known)
 		return 0;
 	gone = snat_forget_request(reply, known);
 	gone += !bpf_map_delete_elem(&ct_pending, reply);
-	lru_stats_deleted(LRU_CT_PENDING, gone);
+	count_lru_deleted(LRU_CT_PENDING, gone);
 	return 0;
 }
 
 /* Claims a port that was found, for a reply that is set to it. */
 static __noinline int snat_take(__u32 port, struct flow *reply, struct ct_entry *row)
 {
-	ct_finish(reply, row);
-	if (!ct_claim(reply, row))
+	flow_finish(reply, row);
+	if (!flow_claim(reply, row))
 		return SNAT_NONE;
 	return port & SNAT_IS_FREE ? SNAT_FREE : SNAT_TAKEN;
 }
@@ -189,7 +189,7 @@ static __noinline int snat_take(__u32 port, struct flow *reply, struct ct_entry 
 /* Claims a port of the node for the reply to a flow. */
 static __always_inline int snat_claim(const struct flow *flow, struct flow *reply, struct ct_entry *row)
 {
-	__u64 hash = ct_mix(ct_hash(flow), 0);
+	__u64 hash = flow_hash_mix(flow_hash(flow), 0);
 	__u32 port;
 
 	if (snat_draw(hash, reply, row))

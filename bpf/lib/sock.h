@@ -101,7 +101,7 @@ static __always_inline bool sock_backends_receive(struct sock_backends *flows, s
  * deeper than the usual three. */
 #define OPTOUT_LEVELS 12
 
-static __always_inline bool optout_has(enum optout_kind kind, __u64 id)
+static __always_inline bool sock_optout_has(enum optout_kind kind, __u64 id)
 {
 	struct optout_key key = { .id = id, .kind = kind };
 
@@ -111,29 +111,29 @@ static __always_inline bool optout_has(enum optout_kind kind, __u64 id)
 /* Containers are in cgroups below their pod's. The pod's level depends on its QoS class and on
  * where the node's own tree is mounted, so every level is checked; the helper returns 0 beyond the
  * last. */
-static __always_inline bool optout_by_cgroup(void)
+static __always_inline bool sock_optout_by_cgroup(void)
 {
 	for (int level = 1; level <= OPTOUT_LEVELS; level++) {
 		__u64 id = bpf_get_current_ancestor_cgroup_id(level);
 
 		if (!id)
 			return false;
-		if (optout_has(OPTOUT_CGROUP, id))
+		if (sock_optout_has(OPTOUT_CGROUP, id))
 			return true;
 	}
 	return false;
 }
 
-static __always_inline bool optout_applies(__u64 netns)
+static __always_inline bool sock_optout_applies(__u64 netns)
 {
 	__u32 zero = 0;
 	__u32 *kinds = bpf_map_lookup_elem(&optout_kinds, &zero);
 
 	if (!kinds || !*kinds)
 		return false;
-	if (*kinds & OPTOUT_NETNS && optout_has(OPTOUT_NETNS, netns))
+	if (*kinds & OPTOUT_NETNS && sock_optout_has(OPTOUT_NETNS, netns))
 		return true;
-	return *kinds & OPTOUT_CGROUP && optout_by_cgroup();
+	return *kinds & OPTOUT_CGROUP && sock_optout_by_cgroup();
 }
 
 /* The memory of a connected socket: what it dialed and which backend it got. The record is freed with
@@ -235,7 +235,7 @@ static __always_inline struct sock_origin *sock_origin_find(struct bpf_sock_addr
 /* The port and the low half of an IPv6 address are the token of the agent that loaded the programs,
  * so programs of another agent do not answer. The check is made only for dials that are for no
  * service. */
-static __always_inline bool probe_asks(const struct svc_key *to)
+static __always_inline bool sock_probe_asks(const struct svc_key *to)
 {
 	if (to->port != (__be16)sock_cfg.probe)
 		return false;
@@ -245,7 +245,7 @@ static __always_inline bool probe_asks(const struct svc_key *to)
 	       to->addr.word[2] == (__u32)sock_cfg.probe && to->addr.word[3] == sock_cfg.probe >> 32;
 }
 
-static __always_inline struct svc_key ctx_key4(struct bpf_sock_addr *ctx)
+static __always_inline struct svc_key sock_ctx_key4(struct bpf_sock_addr *ctx)
 {
 	return (struct svc_key) {
 		.addr = addr_from_v4(ctx->user_ip4),
@@ -254,7 +254,7 @@ static __always_inline struct svc_key ctx_key4(struct bpf_sock_addr *ctx)
 	};
 }
 
-static __always_inline struct svc_key ctx_key6(struct bpf_sock_addr *ctx)
+static __always_inline struct svc_key sock_ctx_key6(struct bpf_sock_addr *ctx)
 {
 	return (struct svc_key) {
 		.addr.word = { ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3] },
@@ -263,13 +263,13 @@ static __always_inline struct svc_key ctx_key6(struct bpf_sock_addr *ctx)
 	};
 }
 
-static __always_inline void ctx_set4(struct bpf_sock_addr *ctx, const struct addr *addr, __be16 port)
+static __always_inline void sock_ctx_set4(struct bpf_sock_addr *ctx, const struct addr *addr, __be16 port)
 {
 	ctx->user_ip4 = addr->word[3];
 	ctx->user_port = port;
 }
 
-static __always_inline void ctx_set6(struct bpf_sock_addr *ctx, const struct addr *addr, __be16 port)
+static __always_inline void sock_ctx_set6(struct bpf_sock_addr *ctx, const struct addr *addr, __be16 port)
 {
 	ctx->user_ip6[0] = addr->word[0];
 	ctx->user_ip6[1] = addr->word[1];

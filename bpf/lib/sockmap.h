@@ -33,7 +33,7 @@ struct settings {
 
 const volatile struct settings cfg;
 
-static __always_inline void count(__u32 what, __u64 bytes)
+static __always_inline void sockmap_tally(__u32 what, __u64 bytes)
 {
 	struct tally *tally = bpf_map_lookup_elem(&sockmap_tallies, &what);
 
@@ -43,25 +43,25 @@ static __always_inline void count(__u32 what, __u64 bytes)
 	tally->bytes += bytes;
 }
 
-static __always_inline __u32 control(enum control what)
+static __always_inline __u32 sockmap_read_control(enum control what)
 {
 	__u32 row = what, *value = bpf_map_lookup_elem(&sockmap_control, &row);
 
 	return value ? *(volatile __u32 *)value : 0;
 }
 
-static __always_inline bool is_on(void)
+static __always_inline bool sockmap_is_on(void)
 {
-	return control(CONTROL_ON) && !control(CONTROL_HELD);
+	return sockmap_read_control(CONTROL_ON) && !sockmap_read_control(CONTROL_HELD);
 }
 
-static __always_inline void tell(__u32 event)
+static __always_inline void sockmap_wake(__u32 event)
 {
 	bpf_ringbuf_output(&sockmap_wakes, &event, sizeof(event), 0);
 }
 
 /* Leaves a connection to TCP for good. */
-static __always_inline void exclude(struct pair *pair, enum exclusion why)
+static __always_inline void sockmap_exclude(struct pair *pair, enum exclusion why)
 {
 	__u32 was = pair->state;
 
@@ -69,13 +69,13 @@ static __always_inline void exclude(struct pair *pair, enum exclusion why)
 		return;
 	pair->exclusion = why;
 	pair->state = PAIR_EXCLUDED;
-	count(TALLY_EXCLUDED + why, 0);
+	sockmap_tally(TALLY_EXCLUDED + why, 0);
 	if (pair->inside)
-		tell(WAKE_LEAVE);
+		sockmap_wake(WAKE_LEAVE);
 }
 
 /* Makes a connection without sockets in the map prove again that it is a conversation. */
-static __always_inline void watch_again(struct pair *pair, enum pair_state was)
+static __always_inline void sockmap_watch_again(struct pair *pair, enum pair_state was)
 {
 	if (pair->inside)
 		return;
@@ -86,7 +86,7 @@ static __always_inline void watch_again(struct pair *pair, enum pair_state was)
 }
 
 /* Returns the row of a socket's connection, if it has not become another's. */
-static __always_inline struct pair *pair_of(struct end *end)
+static __always_inline struct pair *sockmap_pair_of(struct end *end)
 {
 	struct pair *pair = bpf_map_lookup_elem(&pairs, &end->pair);
 
@@ -96,7 +96,7 @@ static __always_inline struct pair *pair_of(struct end *end)
 }
 
 /* Returns the rules that apply to an end of a connection. */
-static __always_inline __u64 rules_of(__u64 netns, enum side side, __u32 port)
+static __always_inline __u64 sockmap_rules_of(__u64 netns, enum side side, __u32 port)
 {
 	struct short_key key = { .netns = netns };
 	struct short_rules *any = bpf_map_lookup_elem(&short_rules, &key), *at;
@@ -110,11 +110,11 @@ static __always_inline __u64 rules_of(__u64 netns, enum side side, __u32 port)
 
 /* Reports whether a rule still admits this end of a connection, together with the other end as it
  * was when it was found. */
-static __always_inline bool is_let(struct end *end, struct pair *pair)
+static __always_inline bool sockmap_is_allowed(struct end *end, struct pair *pair)
 {
 	__u32 side = end->side & 1;
 
-	return rules_of(pair->netns[side], side, pair->port[side]) & pair->rules;
+	return sockmap_rules_of(pair->netns[side], side, pair->port[side]) & pair->rules;
 }
 
 /* How a process reads and sends, according to its current system call. */
@@ -127,7 +127,7 @@ struct call {
 	__u64 arg4;
 };
 
-static __always_inline struct call call_now(void)
+static __always_inline struct call sockmap_call_now(void)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	void *regs = (void *)bpf_task_pt_regs(task);
@@ -159,7 +159,7 @@ enum {
 };
 
 /* Returns how many bytes the pieces of memory have that a process reads into, or fewer. */
-static __always_inline __u64 room_in(__u64 iov, __u64 count)
+static __always_inline __u64 sockmap_room_in(__u64 iov, __u64 count)
 {
 	struct iovec piece;
 	__u64 room = 0;
@@ -173,17 +173,17 @@ static __always_inline __u64 room_in(__u64 iov, __u64 count)
 }
 
 /* Returns how many bytes the current call asks for at most, or fewer; zero if that is not known. */
-static __always_inline __u64 asked_now(void)
+static __always_inline __u64 sockmap_asked_now(void)
 {
-	struct call call = call_now();
+	struct call call = sockmap_call_now();
 	struct msghdr header;
 
 	if (call.number == cfg.reads[0] || call.number == cfg.recv)
 		return call.arg3;
 	if (call.number == cfg.reads[1])
-		return room_in(call.arg2, call.arg3);
+		return sockmap_room_in(call.arg2, call.arg3);
 	if (call.number == cfg.recvmsg && !bpf_probe_read_user(&header, sizeof(header), (void *)call.arg2))
-		return room_in(header.iov, header.iovlen);
+		return sockmap_room_in(header.iov, header.iovlen);
 	return 0;
 }
 
@@ -202,7 +202,7 @@ enum {
 
 /* Reports whether the process is known to splice, or is on the list of programs that may, whatever
  * it does now. The process name is that of its main thread. */
-static __always_inline bool reads_otherwise(void)
+static __always_inline bool sockmap_reads_otherwise(void)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u32 process = bpf_get_current_pid_tgid() >> 32;
@@ -214,7 +214,7 @@ static __always_inline bool reads_otherwise(void)
 	return bpf_map_lookup_elem(&sockmap_except, &name);
 }
 
-static __always_inline void note_splicer(void)
+static __always_inline void sockmap_note_splicer(void)
 {
 	__u32 process = bpf_get_current_pid_tgid() >> 32, one = 1;
 
@@ -231,7 +231,7 @@ enum {
 
 /* Makes a connection leave the map whose one side keeps sending. Unless it has gained enough before,
  * it takes longer to prove that it has become a conversation again. */
-static __always_inline void leave_streaming(struct pair *pair)
+static __always_inline void sockmap_leave_streaming(struct pair *pair)
 {
 	if (__sync_val_compare_and_swap(&pair->state, PAIR_SHORT, PAIR_LEAVING) != PAIR_SHORT)
 		return;
@@ -239,11 +239,11 @@ static __always_inline void leave_streaming(struct pair *pair)
 		pair->needed *= 4;
 		pair->streamed++;
 	}
-	tell(WAKE_LEAVE);
+	sockmap_wake(WAKE_LEAVE);
 }
 
 /* Reports whether a connection's sockets should leave the map. */
-static __always_inline bool is_leaving(struct pair *pair, bool on)
+static __always_inline bool sockmap_is_leaving(struct pair *pair, bool on)
 {
 	__u32 state;
 
@@ -256,7 +256,7 @@ static __always_inline bool is_leaving(struct pair *pair, bool on)
 }
 
 /* Reports whether no system call is using a socket in the map: only the map refers to its psock. */
-static __always_inline bool psock_is_idle(struct sk_psock *psock)
+static __always_inline bool sockmap_psock_is_idle(struct sk_psock *psock)
 {
 	int refs = 0;
 
@@ -266,25 +266,25 @@ static __always_inline bool psock_is_idle(struct sk_psock *psock)
 /* Reports whether no data waits at a socket and no process is about to send it any. A sender that
  * begins now sees that it must not; one that began earlier is in progress until its message is
  * queued, so the queue is checked last. */
-static __always_inline bool is_quiet(struct sock *sk, struct end *end, struct pair *pair)
+static __always_inline bool sockmap_is_quiet(struct sock *sk, struct end *end, struct pair *pair)
 {
 	__u32 other = !(end->side & 1);
 
 	if (pair && __sync_fetch_and_or(&pair->inside, 0) & (1 << other) &&
-	    !psock_is_idle(psock_of((struct sock *)pair->sk[other])))
+	    !sockmap_psock_is_idle(sockmap_psock_of((struct sock *)pair->sk[other])))
 		return false;
 	if (pair)
 		/* a barrier: nothing below is read before what is above */
 		__sync_fetch_and_or(&pair->inside, 0);
-	return psock_is_idle(psock_of(sk)) && psock_is_empty(psock_of(sk));
+	return sockmap_psock_is_idle(sockmap_psock_of(sk)) && sockmap_psock_is_empty(sockmap_psock_of(sk));
 }
 
 /* Notes that a socket has left. Once both have, their connection is watched again. */
-static __always_inline void leave(struct end *end, struct pair *pair)
+static __always_inline void sockmap_leave(struct end *end, struct pair *pair)
 {
 	__u32 bit = 1 << (end->side & 1);
 
-	count(TALLY_LEFT, 0);
+	sockmap_tally(TALLY_LEFT, 0);
 	end->left = 0;
 	if (!pair)
 		return;
@@ -292,7 +292,7 @@ static __always_inline void leave(struct end *end, struct pair *pair)
 	if ((__sync_fetch_and_and(&pair->inside, ~bit) & ~bit) || pair->state != PAIR_LEAVING)
 		return;
 	if (pair->streamed > STREAMS_MOST)
-		exclude(pair, EXCLUSION_STREAM);
+		sockmap_exclude(pair, EXCLUSION_STREAM);
 	else
-		watch_again(pair, PAIR_LEAVING);
+		sockmap_watch_again(pair, PAIR_LEAVING);
 }

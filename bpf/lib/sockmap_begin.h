@@ -34,7 +34,7 @@ enum {
 /* Reports whether a connection is plain TCP: neither signed segments (MD5, AO) nor multipath.
  * Reads of multipath connections do not get here on the kernels known so far, since theirs is
  * another protocol's socket, without this tracepoint. The check is for a kernel where they do. */
-static __always_inline bool is_plain(struct tcp_sock *tp)
+static __always_inline bool sockmap_is_plain_tcp(struct tcp_sock *tp)
 {
 	if (bpf_core_field_exists(tp->is_mptcp) && tp->is_mptcp)
 		return false;
@@ -43,7 +43,7 @@ static __always_inline bool is_plain(struct tcp_sock *tp)
 	return !(bpf_core_field_exists(tp->ao_info) && tp->ao_info);
 }
 
-static __always_inline struct addr sock_local(struct sock *sk)
+static __always_inline struct addr sockmap_sock_local(struct sock *sk)
 {
 	struct addr addr = addr_from_v4(sk->__sk_common.skc_rcv_saddr);
 
@@ -52,7 +52,7 @@ static __always_inline struct addr sock_local(struct sock *sk)
 	return addr;
 }
 
-static __always_inline struct addr sock_remote(struct sock *sk)
+static __always_inline struct addr sockmap_sock_remote(struct sock *sk)
 {
 	struct addr addr = addr_from_v4(sk->__sk_common.skc_daddr);
 
@@ -62,7 +62,7 @@ static __always_inline struct addr sock_remote(struct sock *sk)
 }
 
 /* The sequence number of the first byte that the other end has sent. */
-static __always_inline __u32 begin_theirs(struct tcp_sock *tp)
+static __always_inline __u32 sockmap_begin_theirs(struct tcp_sock *tp)
 {
 	return tp->rcv_nxt - (__u32)tp->bytes_received;
 }
@@ -70,7 +70,7 @@ static __always_inline __u32 begin_theirs(struct tcp_sock *tp)
 /* Returns which end a socket is, and the sequence number of the first byte it has sent; SIDES if
  * that is uncertain. The client's SYN is counted among the acknowledged bytes but not among those
  * sent. If a counter is off, the result is a number that no other socket has. */
-static __always_inline enum side begin_ours(struct tcp_sock *tp, __u32 *begin)
+static __always_inline enum side sockmap_begin_ours(struct tcp_sock *tp, __u32 *begin)
 {
 	__u32 acked = tp->snd_una - (__u32)tp->bytes_acked;
 
@@ -82,15 +82,15 @@ static __always_inline enum side begin_ours(struct tcp_sock *tp, __u32 *begin)
 
 /* Reports whether a socket still has the same connection: it can be disconnected and connected
  * again. */
-static __always_inline bool is_end_of(struct tcp_sock *tp, struct end *end)
+static __always_inline bool sockmap_is_end_of(struct tcp_sock *tp, struct end *end)
 {
-	return tp && begin_theirs(tp) == end->key.begin[!(end->side & 1)];
+	return tp && sockmap_begin_theirs(tp) == end->key.begin[!(end->side & 1)];
 }
 
 /* Reports whether a read of an unknown socket is looked at. The counters are of segments, and a
  * connection that receives several at a time may always skip the multiples, hence the random
  * choice. */
-static __always_inline bool is_looked_at(struct tcp_sock *tp)
+static __always_inline bool sockmap_is_looked_at(struct tcp_sock *tp)
 {
 	if (tp->data_segs_in < SEGMENTS || tp->data_segs_out < SEGMENTS - 1)
 		return false;
@@ -98,26 +98,28 @@ static __always_inline bool is_looked_at(struct tcp_sock *tp)
 }
 
 /* Reports whether any rule admits a socket, whichever end it is. */
-static __always_inline bool is_in_question(struct sock *sk)
+static __always_inline bool sockmap_is_in_question(struct sock *sk)
 {
 	__u64 netns = sk->__sk_common.skc_net.net->net_cookie;
 
-	return rules_of(netns, SIDE_CLIENT, 0) | rules_of(netns, SIDE_SERVER, sk->__sk_common.skc_num);
+	return sockmap_rules_of(netns, SIDE_CLIENT, 0) |
+	       sockmap_rules_of(netns, SIDE_SERVER, sk->__sk_common.skc_num);
 }
 
 /* Fills in what a socket itself knows, and returns the rules that admit it; none if it is not to
  * take part. */
-static __always_inline __u64 end_see(struct sock *sk, struct tcp_sock *tp, struct end *end, struct half *half)
+static __always_inline __u64 sockmap_end_see(struct sock *sk, struct tcp_sock *tp, struct end *end,
+					     struct half *half)
 {
-	__u32 ours, side = begin_ours(tp, &ours);
+	__u32 ours, side = sockmap_begin_ours(tp, &ours);
 	__u64 rules;
 
 	half->netns = sk->__sk_common.skc_net.net->net_cookie;
 	half->port = sk->__sk_common.skc_num;
-	rules = rules_of(half->netns, side, half->port);
-	if (!rules || side == SIDES || !is_plain(tp))
+	rules = sockmap_rules_of(half->netns, side, half->port);
+	if (!rules || side == SIDES || !sockmap_is_plain_tcp(tp))
 		return 0;
-	half->addr = sock_local(sk);
+	half->addr = sockmap_sock_local(sk);
 	half->sk = (__u64)tp;
 	half->cookie = end->cookie = end->pair = bpf_get_socket_cookie(sk);
 	half->side = end->side = side;
@@ -125,18 +127,18 @@ static __always_inline __u64 end_see(struct sock *sk, struct tcp_sock *tp, struc
 		end->key.client = half->addr;
 		end->key.port = half->port;
 		end->key.begin[SIDE_CLIENT] = ours;
-		end->key.begin[SIDE_SERVER] = begin_theirs(tp);
+		end->key.begin[SIDE_SERVER] = sockmap_begin_theirs(tp);
 	} else {
-		end->key.client = sock_remote(sk);
+		end->key.client = sockmap_sock_remote(sk);
 		end->key.port = bpf_ntohs(sk->__sk_common.skc_dport);
 		end->key.begin[SIDE_SERVER] = ours;
-		end->key.begin[SIDE_CLIENT] = begin_theirs(tp);
+		end->key.begin[SIDE_CLIENT] = sockmap_begin_theirs(tp);
 	}
 	end->key.netns = addr_is_loopback(&end->key.client) ? half->netns : 0;
 	return rules;
 }
 
-static __always_inline void pair_fill(struct pair *pair, enum side side, const struct half *half)
+static __always_inline void sockmap_pair_fill(struct pair *pair, enum side side, const struct half *half)
 {
 	pair->cookie[side] = half->cookie;
 	pair->sk[side] = half->sk;
@@ -146,20 +148,20 @@ static __always_inline void pair_fill(struct pair *pair, enum side side, const s
 }
 
 /* Creates the connection's row from both ends. */
-static __always_inline int pair_join(struct sock *sk, struct end *end, const struct half *half, __u64 rules,
-				     const struct half *found)
+static __always_inline int sockmap_pair_join(struct sock *sk, struct end *end, const struct half *half, __u64 rules,
+					     const struct half *found)
 {
 	struct pair pair = { .state = PAIR_WATCHED, .needed = cfg.turns };
 
-	pair.rules = rules & rules_of(found->netns, found->side, found->port);
+	pair.rules = rules & sockmap_rules_of(found->netns, found->side, found->port);
 	if (found->side == half->side || !pair.rules)
 		return 0;
 	if (half->side == SIDE_CLIENT) {
-		pair_fill(&pair, SIDE_CLIENT, half);
-		pair_fill(&pair, SIDE_SERVER, found);
+		sockmap_pair_fill(&pair, SIDE_CLIENT, half);
+		sockmap_pair_fill(&pair, SIDE_SERVER, found);
 	} else {
-		pair_fill(&pair, SIDE_CLIENT, found);
-		pair_fill(&pair, SIDE_SERVER, half);
+		sockmap_pair_fill(&pair, SIDE_CLIENT, found);
+		sockmap_pair_fill(&pair, SIDE_SERVER, half);
 	}
 	end->pair = end->peer = found->cookie;
 	end->peer_sk = found->sk;
@@ -168,24 +170,24 @@ static __always_inline int pair_join(struct sock *sk, struct end *end, const str
 	    !bpf_sk_storage_get(&ends, sk, end, BPF_SK_STORAGE_GET_F_CREATE))
 		return 0;
 	if (bpf_map_update_elem(&pairs, &end->pair, &pair, BPF_NOEXIST)) {
-		count(TALLY_FULL, 0);
+		sockmap_tally(TALLY_FULL, 0);
 		bpf_sk_storage_delete(&ends, sk);
 		return 0;
 	}
 	bpf_map_delete_elem(&halves, &end->key);
-	count(TALLY_WATCHED, 0);
+	sockmap_tally(TALLY_WATCHED, 0);
 	return 1;
 }
 
 /* Notes one end, for the other to find. */
-static __always_inline bool half_leave(struct sock *sk, struct end *end, struct half *half)
+static __always_inline bool sockmap_half_leave(struct sock *sk, struct end *end, struct half *half)
 {
 	int err = bpf_map_update_elem(&halves, &end->key, half, BPF_NOEXIST);
 
 	if (err) {
 		/* with EEXIST the other end has just been noted, and is found next time */
 		if (err != -EEXIST)
-			count(TALLY_FULL, 0);
+			sockmap_tally(TALLY_FULL, 0);
 		return false;
 	}
 	if (bpf_sk_storage_get(&ends, sk, end, BPF_SK_STORAGE_GET_F_CREATE))
@@ -196,20 +198,20 @@ static __always_inline bool half_leave(struct sock *sk, struct end *end, struct 
 
 /* Notes a socket that may converse, or joins it with its other end if that has been noted already.
  * Both ends call this. If they do so at the same time, one finds that the other was first. */
-static __noinline int end_note(struct sock *sk, struct tcp_sock *tp)
+static __noinline int sockmap_end_note(struct sock *sk, struct tcp_sock *tp)
 {
 	struct half half = {}, *found;
 	struct end end = {};
-	__u64 rules = end_see(sk, tp, &end, &half);
+	__u64 rules = sockmap_end_see(sk, tp, &end, &half);
 
 	if (!rules)
 		return 0;
 	found = bpf_map_lookup_elem(&halves, &end.key);
-	return found ? pair_join(sk, &end, &half, rules, found) : half_leave(sk, &end, &half);
+	return found ? sockmap_pair_join(sk, &end, &half, rules, found) : sockmap_half_leave(sk, &end, &half);
 }
 
 /* Returns what a socket has noted for its other end, if that is still there. */
-static __always_inline struct half *half_of(struct end *end)
+static __always_inline struct half *sockmap_half_of(struct end *end)
 {
 	struct half *half = bpf_map_lookup_elem(&halves, &end->key);
 
@@ -217,21 +219,22 @@ static __always_inline struct half *half_of(struct end *end)
 }
 
 /* Forgets a socket and its connection. */
-static __always_inline void end_forget(struct end *end)
+static __always_inline void sockmap_end_forget(struct end *end)
 {
-	if (pair_of(end))
+	if (sockmap_pair_of(end))
 		bpf_map_delete_elem(&pairs, &end->pair);
-	if (half_of(end))
+	if (sockmap_half_of(end))
 		bpf_map_delete_elem(&halves, &end->key);
 }
 
 /* Reports whether a socket without a known other end should go on waiting for it: it still has that
  * connection, and a rule still admits it. */
-static __always_inline bool is_waiting(struct sock *sk, struct end *end)
+static __always_inline bool sockmap_is_waiting(struct sock *sk, struct end *end)
 {
-	struct half *half = half_of(end);
+	struct half *half = sockmap_half_of(end);
 
-	return half && is_end_of(bpf_skc_to_tcp_sock(sk), end) && rules_of(half->netns, half->side, half->port);
+	return half && sockmap_is_end_of(bpf_skc_to_tcp_sock(sk), end) &&
+	       sockmap_rules_of(half->netns, half->side, half->port);
 }
 
 /* How readers are recognized that would miss data.
@@ -284,7 +287,7 @@ struct eppoll_entry {
 } __attribute__((preserve_access_index));
 
 /* Reports whether an item of epoll is about to tell a process something. */
-static __always_inline bool item_tells(struct epitem *item)
+static __always_inline bool sockmap_item_tells(struct epitem *item)
 {
 	struct epitem___renamed *renamed = (void *)item;
 	void *link = (void *)item + bpf_core_field_offset(item->rdllink);
@@ -299,7 +302,7 @@ static __always_inline bool item_tells(struct epitem *item)
 /* Reports whether a process waits for a socket by edge-triggered epoll, or, with telling, is about to
  * be told something. Anything else that waits has no pointer to an item of epoll for this very file
  * where epoll's entries have it. */
-static __always_inline bool edge_waits(const struct sock *sk, bool telling)
+static __always_inline bool sockmap_edge_waits(const struct sock *sk, bool telling)
 {
 	struct file *file = BPF_CORE_READ(sk, sk_socket, file);
 	struct socket_wq *queue = BPF_CORE_READ(sk, sk_wq);
@@ -315,21 +318,21 @@ static __always_inline bool edge_waits(const struct sock *sk, bool telling)
 		if (!at || at == first)
 			return false;
 		if (item && BPF_CORE_READ(item, ffd.file) == file &&
-		    BPF_CORE_READ(item, event.events) & EPOLL_EDGE && (!telling || item_tells(item)))
+		    BPF_CORE_READ(item, event.events) & EPOLL_EDGE && (!telling || sockmap_item_tells(item)))
 			return true;
 		at = BPF_CORE_READ((struct list_head *)at, next);
 	}
 	return true;
 }
 
-static __always_inline bool is_edge(const struct sock *sk)
+static __always_inline bool sockmap_is_edge(const struct sock *sk)
 {
-	return !cfg.looks && edge_waits(sk, false);
+	return !cfg.looks && sockmap_edge_waits(sk, false);
 }
 
 /* Returns how many bytes that are not sent yet make a process wait that sends more. By default so many
  * never are. */
-static __always_inline __u32 unsent_most(const struct tcp_sock *tp)
+static __always_inline __u32 sockmap_unsent_most(const struct tcp_sock *tp)
 {
 	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
 
@@ -338,20 +341,20 @@ static __always_inline __u32 unsent_most(const struct tcp_sock *tp)
 }
 
 /* Reports whether who sends so many bytes more may have to wait for room, and to be told of it. */
-static __always_inline bool may_wait(const struct tcp_sock *tp, __u32 bytes)
+static __always_inline bool sockmap_may_wait(const struct tcp_sock *tp, __u32 bytes)
 {
 	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
 	__u64 queued = sk->sk_wmem_queued, unsent = tp->write_seq - tp->snd_nxt;
 
-	return queued + bytes > (__u64)sk->sk_sndbuf / 2 || 2 * (unsent + bytes) >= unsent_most(tp) ||
+	return queued + bytes > (__u64)sk->sk_sndbuf / 2 || 2 * (unsent + bytes) >= sockmap_unsent_most(tp) ||
 	       BPF_CORE_READ(sk, sk_socket, flags) & NOSPACE;
 }
 
 /* Reports whether the next send will use TCP unseen by the programs: the kernel keeps what they decided
  * of a send for which there was not enough room. */
-static __always_inline bool sends_unseen(const struct sock *sk)
+static __always_inline bool sockmap_sends_unseen(const struct sock *sk)
 {
-	struct sk_psock *psock = psock_of(sk);
+	struct sk_psock *psock = sockmap_psock_of(sk);
 	__u32 decided = SK_DROP;
 
 	if (psock)
@@ -361,14 +364,14 @@ static __always_inline bool sends_unseen(const struct sock *sk)
 
 /* Reports whether a process may soon be told anything of a socket. If it then looks, that is no proof
  * that it would have looked anyway. */
-static __always_inline bool may_be_told(struct sock *sk)
+static __always_inline bool sockmap_may_be_told(struct sock *sk)
 {
 	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
 
-	return !tp || may_wait(tp, 0) || sends_unseen(sk) || edge_waits(sk, true);
+	return !tp || sockmap_may_wait(tp, 0) || sockmap_sends_unseen(sk) || sockmap_edge_waits(sk, true);
 }
 
-static __always_inline void edge_begin(struct end *end, bool edge)
+static __always_inline void sockmap_edge_begin(struct end *end, bool edge)
 {
 	end->edge = edge;
 	end->owes = end->unproven = end->rests = end->agains = 0;
@@ -380,7 +383,7 @@ static __always_inline void edge_begin(struct end *end, bool edge)
  * and finds nothing. Whoever is in between for long is too busy to find nothing, as with a stream,
  * and leaves like one. One whose reads all return as much as it asks for shows neither, and gets
  * nothing past TCP: it may rest after the first read that returns less. */
-static __always_inline void edge_judge(struct end *end, struct pair *pair)
+static __always_inline void sockmap_edge_judge(struct end *end, struct pair *pair)
 {
 	__u32 bit = 1 << (end->side & 1);
 
@@ -402,14 +405,14 @@ static __always_inline void edge_judge(struct end *end, struct pair *pair)
 	if (pair->state != PAIR_SHORT)
 		return;
 	if (end->rests > end->agains * EDGE_HARDLY)
-		exclude(pair, EXCLUSION_EDGE);
+		sockmap_exclude(pair, EXCLUSION_EDGE);
 	else
-		leave_streaming(pair);
+		sockmap_leave_streaming(pair);
 }
 
 /* Notes a read of a socket in the map that returned data, less than was asked for or not, or that
  * found none. */
-static __always_inline void edge_read(struct end *end, struct pair *pair, bool found, bool partial)
+static __always_inline void sockmap_edge_read(struct end *end, struct pair *pair, bool found, bool partial)
 {
 	if (found) {
 		if (end->owes)
@@ -421,12 +424,12 @@ static __always_inline void edge_read(struct end *end, struct pair *pair, bool f
 		end->agains++;
 		end->owes = false;
 	}
-	edge_judge(end, pair);
+	sockmap_edge_judge(end, pair);
 }
 
 /* Returns what is known of a socket if it matters how this read of it ended. Who has looked by
  * MSG_PEEK knows that nothing is left, but might not have read. */
-static __always_inline struct end *edge_end(struct sock *sk, __s32 got, __u32 flags)
+static __always_inline struct end *sockmap_edge_end(struct sock *sk, __s32 got, __u32 flags)
 {
 	struct end *end = bpf_sk_storage_get(&ends, sk, NULL, 0);
 
@@ -440,17 +443,17 @@ static __always_inline struct end *edge_end(struct sock *sk, __s32 got, __u32 fl
 }
 
 /* Notes how a read of a socket in the map ended, whichever way data came. */
-static __always_inline void edge_seen(struct sock *sk, struct end *end, __s32 got, __u64 asked)
+static __always_inline void sockmap_edge_seen(struct sock *sk, struct end *end, __s32 got, __u64 asked)
 {
-	struct pair *pair = pair_of(end);
+	struct pair *pair = sockmap_pair_of(end);
 
 	if (pair && pair->inside & (1 << (end->side & 1)))
-		edge_read(end, pair, got > 0, got > 0 && (__u32)got < asked && !may_be_told(sk));
+		sockmap_edge_read(end, pair, got > 0, got > 0 && (__u32)got < asked && !sockmap_may_be_told(sk));
 }
 
 /* Notes that a socket sends by TCP. */
-static __always_inline void edge_sends(struct end *end, const struct tcp_sock *tp, __u32 bytes)
+static __always_inline void sockmap_edge_sends(struct end *end, const struct tcp_sock *tp, __u32 bytes)
 {
-	if (end->owes && (!tp || may_wait(tp, bytes)))
+	if (end->owes && (!tp || sockmap_may_wait(tp, bytes)))
 		end->owes = false;
 }

@@ -183,7 +183,7 @@ struct bpf_shtab {
 	atomic_t count;
 } __attribute__((preserve_access_index));
 
-static __always_inline struct sk_psock *psock_of(const struct sock *sk)
+static __always_inline struct sk_psock *sockmap_psock_of(const struct sock *sk)
 {
 	void *data = NULL;
 
@@ -192,7 +192,7 @@ static __always_inline struct sk_psock *psock_of(const struct sock *sk)
 }
 
 /* Reports whether no data waits at a socket past TCP. */
-static __always_inline bool psock_is_empty(struct sk_psock *psock)
+static __always_inline bool sockmap_psock_is_empty(struct sk_psock *psock)
 {
 	struct list_head *next = NULL;
 
@@ -204,12 +204,12 @@ static __always_inline bool psock_is_empty(struct sk_psock *psock)
 }
 
 /* Reports whether everything that the other end has sent has been read, by TCP and past it. */
-static __always_inline bool has_heard(const struct tcp_sock *tp)
+static __always_inline bool sockmap_has_heard(const struct tcp_sock *tp)
 {
-	return tp->copied_seq == tp->rcv_nxt && psock_is_empty(psock_of((const struct sock *)tp));
+	return tp->copied_seq == tp->rcv_nxt && sockmap_psock_is_empty(sockmap_psock_of((const struct sock *)tp));
 }
 
-static __always_inline bool has_flag(const struct sock *sk, enum sock_flags flag)
+static __always_inline bool sockmap_has_flag(const struct sock *sk, enum sock_flags flag)
 {
 	unsigned long flags = 0;
 
@@ -218,18 +218,18 @@ static __always_inline bool has_flag(const struct sock *sk, enum sock_flags flag
 }
 
 /* Reports whether reads of a socket tell when data came, or peek from where the last peek ended. */
-static __always_inline bool is_told_more(const struct sock *sk)
+static __always_inline bool sockmap_is_told_more(const struct sock *sk)
 {
 	__u32 stamps = 0;
 	int peeked = -1;
 
 	bpf_core_read(&stamps, bpf_core_field_size(sk->sk_tsflags), &sk->sk_tsflags);
 	bpf_core_read(&peeked, sizeof(peeked), &sk->sk_peek_off);
-	return stamps || peeked >= 0 || has_flag(sk, bpf_core_enum_value(enum sock_flags, SOCK_RCVTSTAMP));
+	return stamps || peeked >= 0 || sockmap_has_flag(sk, bpf_core_enum_value(enum sock_flags, SOCK_RCVTSTAMP));
 }
 
 /* Reports whether a process has mapped a socket, as required for zero-copy receive. */
-static __always_inline bool is_mapped(const struct sock *sk)
+static __always_inline bool sockmap_is_mapped(const struct sock *sk)
 {
 	return BPF_CORE_READ(sk, sk_socket, file, f_mapping, i_mmap.rb_root.rb_node);
 }

@@ -26,15 +26,15 @@
 
 /* Reports whether packets that are rewritten as a row says have a source address of this node: the
  * stack accepts no such IPv4 packet from outside. Not inlined, to have a stack frame of its own. */
-static __noinline int skb_is_own(const struct ct_entry *row)
+static __noinline int tc_has_node_source(const struct ct_entry *row)
 {
-	struct addr from = row->saddr; /* as in ct_known */
+	struct addr from = row->saddr; /* as in flow_known */
 
 	return bpf_map_lookup_elem(&node_addrs, &from) != NULL;
 }
 
 /* Makes a packet come in by the device that it is leaving by. */
-static __always_inline int host_flow_to_stack(struct __sk_buff *skb)
+static __always_inline int tc_to_stack(struct __sk_buff *skb)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct ethhdr *eth = data;
@@ -84,7 +84,7 @@ static __noinline int tc_drop(struct __sk_buff *skb, const struct packet *p, con
 /* Drops a packet that is not what was parsed before, which cannot happen. */
 static __always_inline int tc_mistake(struct __sk_buff *skb, const struct packet *p, struct action *a, bool leaving)
 {
-	action_drop(a, REASON_BAD_TABLE);
+	flow_drop(a, REASON_BAD_TABLE);
 	return tc_drop(skb, p, a, leaving);
 }
 
@@ -92,7 +92,7 @@ static __always_inline int tc_refuse(struct __sk_buff *skb, const struct packet 
 				     bool leaving)
 {
 	tc_count(skb, p, a, leaving);
-	if (a->reject == REJECT_NONE || !tc_reject(skb, p, a))
+	if (a->reject == REJECT_NONE || !reject_tc(skb, p, a))
 		return TC_DROP;
 	return bpf_redirect(skb->ifindex, leaving ? BPF_F_INGRESS : 0);
 }
@@ -150,7 +150,7 @@ static __always_inline int tc_is_too_big(struct __sk_buff *skb, struct action *a
 static __always_inline enum tc_way tc_way_refuse(struct action *a)
 {
 	a->reject = REJECT_TOO_BIG;
-	action_drop(a, REASON_TOO_BIG);
+	flow_drop(a, REASON_TOO_BIG);
 	return TC_WAY_NONE;
 }
 
@@ -161,7 +161,7 @@ static __always_inline enum tc_way tc_way_own(struct __sk_buff *skb, const struc
 		return TC_WAY_STACK;
 	if (tc_is_part(p))
 		return tc_takes_less(skb, a) ? TC_WAY_CUT : TC_WAY_STACK;
-	if (tc_is_too_big(skb, a) <= 0 || jumbo_fits(skb, a->mtu))
+	if (tc_is_too_big(skb, a) <= 0 || rate_jumbo_fits(skb, a->mtu))
 		return TC_WAY_STACK;
 	return p->is_whole ? tc_way_refuse(a) : TC_WAY_CUT;
 }
@@ -176,15 +176,15 @@ static __always_inline enum tc_way tc_way(struct __sk_buff *skb, const struct pa
 	if (!a->to.ifindex)
 		return TC_WAY_STACK;
 	if (p->ttl <= 1) {
-		action_expire(a);
+		flow_expire(a);
 		return TC_WAY_NONE;
 	}
 	too_big = tc_is_part(p) ? tc_takes_less(skb, a) : tc_is_too_big(skb, a);
-	if (too_big > 0 && jumbo_fits(skb, a->mtu))
+	if (too_big > 0 && rate_jumbo_fits(skb, a->mtu))
 		return TC_WAY_ON;
 	if (too_big > 0 && p->is_whole)
 		return tc_way_refuse(a);
-	if (too_big > 0 && skb_is_own(&a->to))
+	if (too_big > 0 && tc_has_node_source(&a->to))
 		return TC_WAY_CUT;
 	return too_big ? TC_WAY_STACK : TC_WAY_ON;
 }
@@ -213,7 +213,7 @@ static __noinline int tc_send_own(struct __sk_buff *skb, const struct ct_entry *
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 
 	if (!(to->flags & CT_POD))
-		return host_flow_to_stack(skb);
+		return tc_to_stack(skb);
 	if (!to->ifindex)
 		return TC_NEXT;
 	if (route_is_complete(to) && data + sizeof(struct ethhdr) <= end)
@@ -244,7 +244,7 @@ static __noinline int tc_stray(struct __sk_buff *skb, const struct packet *p, st
 {
 	if (!leaving || !masquerade_refuses_stray(skb, p))
 		return TC_NEXT;
-	action_drop(a, REASON_NO_PORTS);
+	flow_drop(a, REASON_NO_PORTS);
 	return tc_drop(skb, p, a, true);
 }
 
@@ -253,7 +253,7 @@ static __noinline int tc_drop_read(struct __sk_buff *skb, const struct packet *p
 {
 	struct action a = {};
 
-	action_drop(&a, reason);
+	flow_drop(&a, reason);
 	return tc_drop(skb, p, &a, false);
 }
 
@@ -262,6 +262,6 @@ __noinline int tc_drop_for(struct __sk_buff *skb, __u32 reason)
 {
 	struct packet p = {};
 
-	read_packet(skb, &p, 0);
+	packet_read(skb, &p, 0);
 	return tc_drop_read(skb, &p, reason);
 }

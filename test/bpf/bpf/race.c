@@ -64,14 +64,14 @@ static __always_inline bool race_owns(void *map, const struct race_step *step)
 static __always_inline int race_claim(const struct race_step *step)
 {
 	if (!bpf_map_update_elem(&ct_pending, &step->flow, &step->row, BPF_NOEXIST))
-		lru_stats_made(LRU_CT_PENDING);
+		count_lru_made(LRU_CT_PENDING);
 	return 0;
 }
 
 static __always_inline int race_forget(const struct race_step *step)
 {
 	if (!bpf_map_delete_elem(&ct_pending, &step->flow))
-		lru_stats_deleted(LRU_CT_PENDING, 1);
+		count_lru_deleted(LRU_CT_PENDING, 1);
 	return 0;
 }
 
