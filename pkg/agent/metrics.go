@@ -68,10 +68,10 @@ func (a *agent) sample() metrics.Sample {
 	}
 	s.Sockets = a.sockets.Load().Stats()
 	s.Conntrack, _ = a.flows.Load().Stats()
-	s.Routes, _ = a.routes.Load().Stats()
+	s.Routes, _ = a.routes.Load().Status()
 	s.Monitor = a.monitors.hub.Stats()
 	network := a.network.Load()
-	s.Pods, s.Fabric = network.Stats(), network.FabricStats()
+	s.Pods, s.Fabric = network.Stats(), network.FabricStatus()
 	if status.PodNetwork != nil {
 		s.Bandwidth = status.PodNetwork.Bandwidth
 	}

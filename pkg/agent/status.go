@@ -72,7 +72,10 @@ func (a *agent) complete(s *observe.Status, err error) {
 		s.Reconcile.Verify.Mended += optOuts.Mended
 	}
 	s.ServiceRanges = serviceRanges(a.store)
-	s.OptOut, s.Flows, s.Ways = a.optOuts.Load().status(), a.flows.Load().Status(), a.routes.Load().Status()
+	s.OptOut, s.Flows = a.optOuts.Load().status(), a.flows.Load().Status()
+	if ways, known := a.routes.Load().Status(); known {
+		s.Ways = &ways
+	}
 	if s.Snat != nil {
 		s.Snat.Uses = a.flows.Load().SnatUses(s.Snat.RefusedLately > 0)
 	}

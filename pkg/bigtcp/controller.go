@@ -35,16 +35,8 @@ type Config struct {
 type Controller struct {
 	cfg Config
 
-	mu    sync.Mutex
-	stats Stats
-}
-
-// Stats is what a Controller found at its last look.
-type Stats struct {
-	Sizes
-	Why4, Why6 string   // why a size is zero
-	Devices    []string // with these sizes
-	Error      string
+	mu     sync.Mutex
+	status Status
 }
 
 // New returns a Controller that knows the sizes and has applied them, as far as it could.
@@ -59,11 +51,11 @@ func (k *Controller) Run(ctx context.Context) error {
 	return devices.Watch(ctx, k.cfg.Log, k.cfg.IsPod, nil, func() error { k.update(); return nil })
 }
 
-// Stats returns what the last look found.
-func (k *Controller) Stats() Stats {
+// Status returns what the last look found.
+func (k *Controller) Status() Status {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.stats
+	return k.status
 }
 
 // update applies the sizes to the right devices and to no others, and records the result.
@@ -73,30 +65,30 @@ func (k *Controller) update() {
 	defer k.mu.Unlock()
 	if err != nil {
 		now.Error = err.Error()
-		if now.Error != k.stats.Error {
+		if now.Error != k.status.Error {
 			k.cfg.Log.Warn("cannot set the largest TCP packets of devices, trying again", "error", err)
 		}
 	}
-	k.stats = now
+	k.status = now
 }
 
-func (k *Controller) set() (Stats, error) {
+func (k *Controller) set() (Status, error) {
 	links, chosen, now, err := k.find()
 	if err != nil {
 		return now, err
 	}
-	return now, k.apply(links, chosen, now.Sizes)
+	return now, k.apply(links, chosen, now.Sizes())
 }
 
 // Find returns the sizes that a Controller with this Config would set, without setting anything.
-func Find(cfg Config) (Stats, error) {
+func Find(cfg Config) (Status, error) {
 	_, _, now, err := (&Controller{cfg: cfg}).find()
 	return now, err
 }
 
-func (k *Controller) find() (links, chosen []netlink.Link, now Stats, err error) {
+func (k *Controller) find() (links, chosen []netlink.Link, now Status, err error) {
 	if links, err = devices.Dump(netlink.LinkList); err != nil {
-		return nil, nil, Stats{}, fmt.Errorf("list the node's devices: %w", err)
+		return nil, nil, Status{}, fmt.Errorf("list the node's devices: %w", err)
 	}
 	var indexes []int
 	for _, d := range k.cfg.Devices() {
@@ -140,7 +132,7 @@ func withParts(links []netlink.Link, indexes []int) []netlink.Link {
 // sizesOf returns the largest sizes that all chosen devices take, which pods' devices get too. A
 // packet that is too large for the next device is segmented in software, which costs more than
 // large packets gain.
-func (k *Controller) sizesOf(links, chosen []netlink.Link) Stats {
+func (k *Controller) sizesOf(links, chosen []netlink.Link) Status {
 	size := func(is4 bool, why string) (int, string) {
 		if why != "" {
 			return 0, why
@@ -158,7 +150,7 @@ func (k *Controller) sizesOf(links, chosen []netlink.Link) Stats {
 		}
 		return least, ""
 	}
-	var s Stats
+	var s Status
 	s.V4, s.Why4 = size(true, k.cfg.Why4)
 	s.V6, s.Why6 = size(false, k.cfg.Why6)
 	return s

@@ -61,7 +61,7 @@ func (h *host) controller(cfg Config) (k *Controller) {
 		return list
 	}
 	h.do(func() error { k = New(cfg); return nil })
-	if problem := k.Stats().Error; problem != "" {
+	if problem := k.Status().Error; problem != "" {
 		h.t.Fatal(problem)
 	}
 	return k
@@ -102,7 +102,7 @@ func TestController(t *testing.T) {
 	k := h.controller(Config{})
 	h.require(large, "eth0", "eth1")
 	h.require(before, "br0")
-	if s := k.Stats(); s.Sizes != (Sizes{most, most}) || !slices.Equal(s.Devices, h.served) {
+	if s := k.Status(); s.Sizes() != (Sizes{most, most}) || !slices.Equal(s.Devices, h.served) {
 		t.Errorf("stats %+v", s)
 	}
 
@@ -137,7 +137,7 @@ func TestControllerLeavesLarger(t *testing.T) {
 }
 
 // A device that takes no large packets, by itself or as part of another, keeps all devices at their
-// limits, and Stats names it.
+// limits, and Status names it.
 func TestControllerRefused(t *testing.T) {
 	h := newHost(t)
 	h.served = []string{"eth0"}
@@ -146,8 +146,8 @@ func TestControllerRefused(t *testing.T) {
 	h.served = []string{"eth0", "br0"}
 	h.update(k)
 	h.require(before, "eth0", "br0")
-	s := k.Stats()
-	if s.Sizes != (Sizes{}) || !strings.Contains(s.Why4, "br0 takes 65536") || s.Why6 != s.Why4 {
+	s := k.Status()
+	if s.Sizes() != (Sizes{}) || !strings.Contains(s.Why4, "br0 takes 65536") || s.Why6 != s.Why4 {
 		t.Errorf("stats %+v", s)
 	}
 	h.served = []string{"eth0"}

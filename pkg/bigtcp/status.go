@@ -15,6 +15,9 @@ type Status struct {
 	Error   string   `json:"error,omitempty"`
 }
 
+// Sizes returns the sizes in the form of this package's functions.
+func (b Status) Sizes() Sizes { return Sizes{b.V4, b.V6} }
+
 // Text returns the line shown in the status of the node.
 func (b *Status) Text() string {
 	family := func(name string, size int, why string) string {

@@ -48,19 +48,6 @@ type Config struct {
 	Log      *slog.Logger
 }
 
-// Stats is the state of a Fabric.
-type Stats struct {
-	Mode    string
-	Nodes   int // reached by our routes
-	Routes  int
-	Pending bool     // the routes have not been written yet since the start
-	Refused []string // rejected claims of nodes, and why
-	Left    []string // networks without a route of ours, and why
-	Mended  uint64   // routes and neighbors that had been removed or changed
-	Changes uint64   // to routes and neighbors, sent to the kernel
-	Error   string
-}
-
 // Fabric keeps the routes to other nodes' pods.
 type Fabric struct {
 	cfg    Config
@@ -75,7 +62,7 @@ type Fabric struct {
 	have      map[netip.Prefix]route
 	neighbors map[netip.Addr][6]byte
 	devices   map[int]bool // that our routes use
-	stats     Stats
+	status    Status
 }
 
 // New returns a Fabric that does nothing until Run.
@@ -84,14 +71,14 @@ func New(cfg Config) (*Fabric, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Fabric{cfg: cfg, kernel: k, have: map[netip.Prefix]route{}, neighbors: map[netip.Addr][6]byte{}, stats: Stats{Mode: cfg.Mode, Pending: cfg.Mode != None}}, nil
+	return &Fabric{cfg: cfg, kernel: k, have: map[netip.Prefix]route{}, neighbors: map[netip.Addr][6]byte{}, status: Status{Mode: cfg.Mode, Pending: cfg.Mode != None}}, nil
 }
 
-// Stats returns the current state.
-func (f *Fabric) Stats() Stats {
+// Status returns the current state.
+func (f *Fabric) Status() Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.stats
+	return f.status
 }
 
 // Run keeps the routes right until the context ends, and then leaves them in place.
@@ -154,8 +141,8 @@ func (f *Fabric) note(err error) {
 		text = err.Error()
 	}
 	f.mu.Lock()
-	was := f.stats.Error
-	f.stats.Error = text
+	was := f.status.Error
+	f.status.Error = text
 	f.mu.Unlock()
 	if text != "" && text != was {
 		f.cfg.Log.Warn("cannot keep the routes to other nodes' pods, trying again", "error", text)
@@ -194,12 +181,12 @@ func (f *Fabric) sync() error {
 	f.mu.Lock()
 	for to, r := range f.have {
 		if have[to] != r {
-			f.stats.Mended++
+			f.status.Mended++
 		}
 	}
 	for addr, mac := range f.neighbors {
 		if known[addr] != mac {
-			f.stats.Mended++
+			f.status.Mended++
 		}
 	}
 	f.have, f.neighbors, f.around = have, known, around
@@ -256,8 +243,8 @@ func (f *Fabric) follow() error {
 // logRefused logs the claims that are newly refused.
 func (f *Fabric) logRefused(want *plan) {
 	f.mu.Lock()
-	was := f.stats.Refused
-	f.stats.Nodes, f.stats.Refused, f.stats.Left = want.nodes, want.refused, want.left
+	was := f.status.Refused
+	f.status.Nodes, f.status.Refused, f.status.Left = want.nodes, want.refused, want.left
 	f.mu.Unlock()
 	for _, why := range want.refused {
 		if _, known := slices.BinarySearch(was, why); !known {
@@ -285,7 +272,7 @@ func (f *Fabric) apply(want *plan) error {
 		}
 	}
 	f.mu.Lock()
-	f.stats.Pending, f.stats.Routes, f.stats.Changes = false, len(want.routes), f.kernel.sent
+	f.status.Pending, f.status.Routes, f.status.Changes = false, len(want.routes), f.kernel.sent
 	f.mu.Unlock()
 	return brief(errs)
 }

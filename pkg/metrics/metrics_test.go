@@ -72,7 +72,7 @@ func sample() Sample {
 			Entries: conntrack.Entries{{63, 64, 65}, {66, 67, 68}, {69, 70, 71}}, Rows: [2]int{200, 72}, Idle: 73, Stale: 74,
 			Ports: [conntrack.PortUsers]conntrack.PortUse{{Used: 75, Of: 76}, {Used: 77, Of: 78}, {Used: 79, Of: 80}},
 		},
-		Routes:  routes.Stats{Following: true, Changes: 91, Flaps: 92, Errors: 93},
+		Routes:  routes.Status{Following: true, Changes: 91, Flaps: 92, Errors: 93},
 		Monitor: monitor.Stats{Clients: 81, Events: 82, Lost: 83},
 		Rates: []Rate{
 			{RateOf{"shop", "web", "egress"}, 107, 108, 109, 110}, {RateOf{"shop", "web", "ingress"}, 111, 112, 113, 114},
@@ -80,11 +80,14 @@ func sample() Sample {
 		},
 		Bandwidth: &queues.Status{Devices: []string{"eth0"}, Lacking: map[string]string{"eth1": "its queue is htb"}, Dropped: 123},
 		Pods:      &podnet.Stats{Pods: 104, Reclaimed: 105, Mended: 106, Families: map[string]podnet.Count{"IPv4": {Used: 101, Cooling: 102, Free: 103}}},
-		Fabric:    &fabric.Stats{Routes: 107, Refused: []string{"one"}, Mended: 108},
+		Fabric:    &fabric.Status{Routes: 107, Refused: []string{"one"}, Mended: 108},
 		Sockmap: &sockmap.Status{
-			On: true, Sockets: 131, Watched: 132, Admitted: 133, Left: 134, Full: 135, Redirected: sockmap.StatusTally{Count: 136, Bytes: 137},
-			Passed: map[string]sockmap.StatusTally{"run": {Count: 138, Bytes: 139}}, Excluded: map[string]uint64{"splice": 140},
-			Checks: sockmap.StatusChecks{Passed: 141, Failed: 142},
+			State: sockmap.State{On: true, Sockets: 131},
+			Tallies: sockmap.Tallies{
+				Watched: 132, Admitted: 133, Left: 134, Full: 135, Redirected: sockmap.Tally{Count: 136, Bytes: 137},
+				Passed: map[string]sockmap.Tally{"run": {Count: 138, Bytes: 139}}, Excluded: map[string]uint64{"splice": 140},
+			},
+			Checks: sockmap.Checked{Passed: 141, Failed: 142},
 		},
 	}
 }

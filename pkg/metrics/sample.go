@@ -31,12 +31,12 @@ type Sample struct {
 	// Conntrack is zero before the first pass over the flows.
 	Conntrack conntrack.Stats
 	// Routes is zero before the agent follows route changes.
-	Routes  routes.Stats
+	Routes  routes.Status
 	Monitor monitor.Stats
 	// Pods is nil with --pod-network=off.
 	Pods *podnet.Stats
 	// Fabric is nil unless --pod-network=main.
-	Fabric *fabric.Stats
+	Fabric *fabric.Status
 	Rates  []Rate // each RateOf occurs once
 	// Bandwidth is nil unless --bandwidth=true.
 	Bandwidth *queues.Status

@@ -21,7 +21,7 @@ func sockmapFamilies() []family {
 			}
 		}}
 	}
-	passed := func(name, help string, value func(sockmap.StatusTally) uint64) family {
+	passed := func(name, help string, value func(sockmap.Tally) uint64) family {
 		return family{name: name, help: help, kind: prometheus.CounterValue, labels: []string{"reason"}, read: func(s *Sample, put put) {
 			if status := known(s); status != nil {
 				for reason, tally := range status.Passed {
@@ -49,9 +49,9 @@ func sockmapFamilies() []family {
 		one(prometheus.CounterValue, "fairlead_sockmap_redirected_bytes_total", "Bytes that bypassed TCP.",
 			func(s *sockmap.Status) float64 { return float64(s.Redirected.Bytes) }),
 		passed("fairlead_sockmap_passed_messages_total", "Messages of sockets in the map that went by TCP anyway, or were not sent at all (lost), by reason.",
-			func(t sockmap.StatusTally) uint64 { return t.Count }),
+			func(t sockmap.Tally) uint64 { return t.Count }),
 		passed("fairlead_sockmap_passed_bytes_total", "Bytes of sockets in the map that went by TCP anyway, or were not sent at all (lost), by reason.",
-			func(t sockmap.StatusTally) uint64 { return t.Bytes }),
+			func(t sockmap.Tally) uint64 { return t.Bytes }),
 		{
 			name: "fairlead_sockmap_excluded_connections_total", help: "Connections that stay with TCP for good, by reason.",
 			kind: prometheus.CounterValue, labels: []string{"reason"}, read: func(s *Sample, put put) {

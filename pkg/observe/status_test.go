@@ -112,7 +112,7 @@ func TestStatusOfAccelerateOnly(t *testing.T) {
 	if s.FindProblems(); !slices.Equal(s.Degraded, []string{"No connection bypasses TCP yet."}) {
 		t.Errorf("before it works: %q", s.Degraded)
 	}
-	s.Sockmap = &sockmap.Status{On: true, Pods: 2, Differences: []string{"MSG_WAITALL returns short", "another"}}
+	s.Sockmap = &sockmap.Status{State: sockmap.State{On: true}, RuleStatus: sockmap.RuleStatus{Pods: 2}, Differences: []string{"MSG_WAITALL returns short", "another"}}
 	s.FindProblems()
 	var out bytes.Buffer
 	if err := s.WriteText(&out); err != nil {
@@ -151,10 +151,14 @@ func TestFindings(t *testing.T) {
 		{"failing", func(s *Status) { s.Reconcile.LastError, s.Reconcile.Dirty = "boom", 3 }, []string{"3 changes wait for a retry: boom"}},
 		{"no maps", func(s *Status) { s.Maps = nil }, []string{"no maps"}},
 		{"nothing past TCP", func(s *Status) { s.Sockmap = &sockmap.Status{Error: "boom"} }, []string{"No connection bypasses TCP. This is slower but otherwise correct: boom"}},
-		{"stale past TCP", func(s *Status) { s.Sockmap = &sockmap.Status{On: true, Stale: "boom"} }, []string{"rules that are out of date: boom"}},
-		{"left past TCP", func(s *Status) { s.Sockmap = &sockmap.Status{Error: "boom", Stale: "bang"} }, []string{"No connection should bypass TCP: boom. Some may: bang"}},
+		{"stale past TCP", func(s *Status) {
+			s.Sockmap = &sockmap.Status{State: sockmap.State{On: true}, RuleStatus: sockmap.RuleStatus{Stale: "boom"}}
+		}, []string{"rules that are out of date: boom"}},
+		{"left past TCP", func(s *Status) {
+			s.Sockmap = &sockmap.Status{Error: "boom", RuleStatus: sockmap.RuleStatus{Stale: "bang"}}
+		}, []string{"No connection should bypass TCP: boom. Some may: bang"}},
 		{"left out past TCP", func(s *Status) {
-			s.Sockmap = &sockmap.Status{On: true, Rated: 1, NotCovered: 3, Uncovered: map[string]string{"shop/web": "boom"}}
+			s.Sockmap = &sockmap.Status{State: sockmap.State{On: true}, RuleStatus: sockmap.RuleStatus{Rated: 1, NotCovered: 3, Uncovered: map[string]string{"shop/web": "boom"}}}
 		}, []string{"Connections of pod shop/web use TCP although they may bypass it: boom", "So do those of 2 more pods"}},
 		{"unknown past TCP", func(s *Status) { s.Sockmap = &sockmap.Status{Unread: "boom"} }, []string{"What bypasses TCP is unknown: boom"}},
 		{"a pin is gone", func(s *Status) { s.Pins = &PinStatus{Missing: []string{"/pins/svcs"}} },

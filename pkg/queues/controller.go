@@ -37,19 +37,11 @@ type Config struct {
 type Controller struct {
 	cfg Config
 
-	mu    sync.Mutex
-	stats Stats
+	mu     sync.Mutex
+	status Status
 }
 
-// Stats is what a Controller found at its last look.
-type Stats struct {
-	Devices []string          // leading out of the node, with the right queue
-	Lacking map[string]string // by device: why it does not have the queue
-	Dropped uint64            // packets that the present queues had no room for
-	Error   string
-}
-
-// New returns a Controller that has set up the queues, as far as it could; Stats returns what was in
+// New returns a Controller that has set up the queues, as far as it could; Status returns what was in
 // the way.
 func New(cfg Config) *Controller {
 	k := &Controller{cfg: cfg}
@@ -62,16 +54,16 @@ func (k *Controller) Run(ctx context.Context) error {
 	return devices.Watch(ctx, k.cfg.Log, k.cfg.IsPod, nil, func() error { k.apply(); return nil })
 }
 
-// Stats returns what the last look found.
-func (k *Controller) Stats() Stats {
+// Status returns what the last look found.
+func (k *Controller) Status() Status {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.stats
+	return k.status
 }
 
 // apply gives exactly the right devices their queues, and records the result.
 func (k *Controller) apply() {
-	now := Stats{Lacking: map[string]string{}}
+	now := Status{Lacking: map[string]string{}}
 	err := k.set(&now)
 	slices.Sort(now.Devices)
 	k.mu.Lock()
@@ -79,18 +71,18 @@ func (k *Controller) apply() {
 	if err != nil {
 		now.Error = err.Error()
 	}
-	if now.Error != "" && now.Error != k.stats.Error {
+	if now.Error != "" && now.Error != k.status.Error {
 		k.cfg.Log.Warn("cannot give devices the queues that hold pods to their rates, trying again", "error", err)
 	}
 	for name, why := range now.Lacking {
-		if k.stats.Lacking[name] != why {
+		if k.status.Lacking[name] != why {
 			k.cfg.Log.Warn("a device does not hold pods to their rates", "device", name, "reason", why)
 		}
 	}
-	k.stats = now
+	k.status = now
 }
 
-func (k *Controller) set(now *Stats) error {
+func (k *Controller) set(now *Status) error {
 	if k.cfg.Pair != 0 {
 		if _, err := keepPair(k.cfg.Pair); err != nil {
 			return err

@@ -34,18 +34,6 @@ type Ways interface {
 	Revoke() error
 }
 
-// Stats is what a follower has done so far.
-type Stats struct {
-	Following   bool
-	Changes     uint64 // reported to the programs; many at once count as one
-	Flaps       uint64 // messages about neighbors that change nothing for packets
-	Errors      uint64 // times that following failed
-	LastError   string // why following fails, while it does
-	LastChange  time.Time
-	Neighbors   int // currently known
-	IsOverflown bool
-}
-
 // Config is what a Follower needs.
 type Config struct {
 	Ways Ways
@@ -61,8 +49,8 @@ type Follower struct {
 	log  *slog.Logger
 	room int
 
-	mu    sync.Mutex
-	stats Stats
+	mu     sync.Mutex
+	status Status
 }
 
 // mostNeighbors is the default of Config.Room.
@@ -76,17 +64,17 @@ func NewFollower(c Config) *Follower {
 	return &Follower{ways: c.Ways, log: c.Log, room: c.Room}
 }
 
-// Stats returns what was done so far.
-func (f *Follower) Stats() Stats {
+// Status returns what was done so far.
+func (f *Follower) Status() Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.stats
+	return f.status
 }
 
-func (f *Follower) note(change func(*Stats)) {
+func (f *Follower) note(change func(*Status)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	change(&f.stats)
+	change(&f.status)
 }
 
 // Run follows changes until the context ends. It goes on after a failure: while it cannot follow,
@@ -97,7 +85,7 @@ func (f *Follower) Run(ctx context.Context) error {
 		if err = errors.Join(err, f.ways.Revoke()); err == nil {
 			continue
 		}
-		f.note(func(s *Stats) { s.Following, s.LastError, s.Errors = false, err.Error(), s.Errors+1 })
+		f.note(func(s *Status) { s.Following, s.Error, s.Errors = false, err.Error(), s.Errors+1 })
 		f.log.Warn("cannot follow route changes; every flow looks up its route once a second until that works again",
 			"error", err)
 		select {
@@ -105,7 +93,7 @@ func (f *Follower) Run(ctx context.Context) error {
 		case <-time.After(retry):
 		}
 	}
-	f.note(func(s *Stats) { s.Following = false })
+	f.note(func(s *Status) { s.Following = false })
 	return nil
 }
 
@@ -163,7 +151,7 @@ func (w *watcher) turn() error {
 			return err
 		}
 		w.changed, w.lastReport = false, time.Now()
-		w.note(func(s *Stats) { s.Changes, s.LastChange = s.Changes+1, w.lastReport })
+		w.note(func(s *Status) { s.Changes, s.LastChange = s.Changes+1, w.lastReport })
 	}
 	if isAll && !w.changed && time.Since(w.vouched) >= beat/2 {
 		if err := w.ways.Vouch(); err != nil {
@@ -171,11 +159,11 @@ func (w *watcher) turn() error {
 		}
 		w.vouched = time.Now()
 	}
-	w.note(func(s *Stats) {
+	w.note(func(s *Status) {
 		s.Flaps += flaps
-		s.Neighbors, s.IsOverflown = len(w.known.list), w.known.partial
+		s.Neighbors, s.IsCrowded = len(w.known.list), w.known.partial
 		if isAll && !w.changed {
-			s.Following, s.LastError = true, ""
+			s.Following, s.Error = true, ""
 		}
 	})
 	if !isAll {

@@ -177,13 +177,13 @@ func TestFollow(t *testing.T) {
 		{"forwarding", func() error { return n.ns.SetSysctl("net/ipv4/conf/eth0/forwarding", "1") }},
 		{"the device goes down", func() error { return netlink.LinkSetDown(link()) }},
 	} {
-		before := n.follower.Stats().Changes
+		before := n.follower.Status().Changes
 		n.do(step.do)
 		if said := n.next(step.name); said != change {
 			t.Fatalf("%s: got %q, want a change", step.name, said)
 		}
 		n.waitQuiet()
-		if after := n.follower.Stats().Changes; after <= before {
+		if after := n.follower.Status().Changes; after <= before {
 			t.Errorf("%s: counted %d changes, before it %d", step.name, after, before)
 		}
 	}
@@ -193,7 +193,7 @@ func TestFollow(t *testing.T) {
 			break
 		}
 	}
-	if n.follower.Stats().Following {
+	if n.follower.Status().Following {
 		t.Error("stats say that it follows, after it has ended")
 	}
 }
@@ -203,14 +203,14 @@ func TestConfirmedNeighbor(t *testing.T) {
 	n := newNode(t, 0)
 	n.do(n.neighbor("02:00:00:00:00:01", unix.NUD_REACHABLE))
 	n.waitQuiet()
-	before := n.follower.Stats()
+	before := n.follower.Status()
 	for i := range 20 {
 		n.do(n.neighbor("02:00:00:00:00:01", []int{unix.NUD_STALE, unix.NUD_REACHABLE, unix.NUD_DELAY}[i%3]))
 	}
 	if changes := n.waitQuiet(); changes != 0 {
 		t.Errorf("%d changes were reported, want none", changes)
 	}
-	if after := n.follower.Stats(); after.Changes != before.Changes || after.Flaps < before.Flaps+10 {
+	if after := n.follower.Status(); after.Changes != before.Changes || after.Flaps < before.Flaps+10 {
 		t.Errorf("stats %+v, before %+v", after, before)
 	}
 }
@@ -283,10 +283,10 @@ func TestFailure(t *testing.T) {
 	for range cap(n.ways.said) { // fill the channel
 		_ = n.ways.say(vow)
 	}
-	for n.follower.Stats().Errors == 0 {
+	for n.follower.Status().Errors == 0 {
 		runtime.Gosched()
 	}
-	if s := n.follower.Stats(); s.Following || s.LastError == "" {
+	if s := n.follower.Status(); s.Following || s.Error == "" {
 		t.Errorf("stats after a failure: %+v", s)
 	}
 	for len(n.ways.said) > 0 {
@@ -301,7 +301,7 @@ func TestFailure(t *testing.T) {
 		}
 	}
 	n.waitQuiet()
-	if s := n.follower.Stats(); !s.Following || s.LastError != "" {
+	if s := n.follower.Status(); !s.Following || s.Error != "" {
 		t.Errorf("stats after recovery: %+v", s)
 	}
 }

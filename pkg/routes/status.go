@@ -16,6 +16,9 @@ type Status struct {
 	Neighbors  int       `json:"neighbours"`      // number of known neighbors
 	IsCrowded  bool      `json:"isCrowded"`       // there are more; any event about those counts as a change
 	Error      string    `json:"error,omitempty"` // why changes are not followed
+
+	Flaps  uint64 `json:"-"` // messages about neighbors that change nothing for packets
+	Errors uint64 `json:"-"` // times that following failed
 }
 
 // Text returns the line shown in the status of the node.

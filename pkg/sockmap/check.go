@@ -28,11 +28,11 @@ func (w wrong) Unwrap() error { return w.error }
 
 // Checked is the result of the checks so far.
 type Checked struct {
-	Last   time.Time // time of the last completed check
-	Passed uint64
-	Failed uint64
-	Fault  string // why everything has used TCP since; empty if nothing was wrong
-	Unable string // why the last check could not be made; empty if it could
+	Passed   uint64    `json:"passed"`
+	Failed   uint64    `json:"failed"`
+	LastTime time.Time `json:"lastTime,omitzero"` // of the last completed check
+	Fault    string    `json:"-"`                 // why everything has used TCP since; empty if nothing was wrong
+	Unable   string    `json:"unable,omitempty"`  // why the last check could not be made; empty if it could
 }
 
 // Check makes connections of the agent's own bypass TCP, with the programs and maps that serve all
@@ -49,10 +49,10 @@ func (s *Sockmap) Check(ctx context.Context, netns uint64) error {
 	s.checked.Unable = ""
 	switch {
 	case err == nil:
-		s.checked.Last = time.Now()
+		s.checked.LastTime = time.Now()
 		s.checked.Passed++
 	case errors.As(err, &found):
-		s.checked.Last = time.Now()
+		s.checked.LastTime = time.Now()
 		s.checked.Failed++
 		s.checked.Fault = found.Error()
 	default:

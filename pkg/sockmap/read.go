@@ -140,8 +140,9 @@ func attachmentsIn(dir string) (list []Attachment, err error) {
 
 // State is the switches of the programs, and how many sockets are in the maps of all versions.
 type State struct {
-	On, Held bool
-	Sockets  int
+	On      bool `json:"on"`
+	Held    bool `json:"held"`    // an operator has switched acceleration off
+	Sockets int  `json:"sockets"` // in the map
 }
 
 // State returns the current state.

@@ -52,15 +52,15 @@ type RuleController struct {
 
 // RuleStatus is which pods take part.
 type RuleStatus struct {
-	Pods       int               // that take part
-	Waiting    int               // that will, once they have a network
-	Rated      int               // that do not, because they have a rate
-	NotCovered int               // that should take part and cannot
-	Uncovered  map[string]string // the first of those, and why
-	Error      string            // why the rules could not be set
+	Pods       int               `json:"pods"`                 // that may take part
+	Waiting    int               `json:"waiting,omitempty"`    // those of them that have no network yet
+	Rated      int               `json:"rated,omitempty"`      // that do not take part, because they have a rate
+	NotCovered int               `json:"notCovered,omitempty"` // that should take part and cannot
+	Uncovered  map[string]string `json:"uncovered,omitempty"`  // the first of those, and why
+	Stale      string            `json:"stale,omitempty"`      // why the programs do not know yet which pods may take part now
 	// Complaints are the problems with policies.
-	Complaints []Complaint
-	Applied    bool // all objects were known, and the rules are set accordingly
+	Complaints []Complaint `json:"-"`
+	Applied    bool        `json:"-"` // all objects were known, and the rules are set accordingly
 }
 
 // NewRuleController returns a RuleController.
@@ -80,7 +80,7 @@ func (k *RuleController) Run(ctx context.Context) error {
 		status, err := k.pass()
 		if err != nil {
 			k.cfg.Log.Error("cannot update which connections may bypass TCP, trying again", "error", err)
-			status.Error = err.Error()
+			status.Stale = err.Error()
 		}
 		k.mu.Lock()
 		k.status = status

@@ -5,51 +5,34 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"fairlead.io/fairlead/pkg/phrase"
 )
 
 // Status is the state of connections on this node that bypass TCP.
 type Status struct {
-	On      bool `json:"on"`
-	Held    bool `json:"held"`              // an operator has switched acceleration off
-	Pods    int  `json:"pods"`              // pods that may take part
-	Waiting int  `json:"waiting,omitempty"` // those of them that have no network yet
-	Rated   int  `json:"rated,omitempty"`   // pods that do not take part, because they have a rate
-	// NotCovered is how many pods cannot take part although they should, and Uncovered maps the names of
-	// the first to the reasons.
-	NotCovered int               `json:"notCovered,omitempty"`
-	Uncovered  map[string]string `json:"uncovered,omitempty"`
-	Sockets    int               `json:"sockets"`    // in the map
-	Watched    uint64            `json:"watched"`    // connections whose ends may both take part, ever
-	Redirected StatusTally       `json:"redirected"` // messages that bypassed TCP
-	// Passed counts messages of sockets in the map that used TCP, by reason.
-	Passed   map[string]StatusTally `json:"passed,omitempty"`
-	Excluded map[string]uint64      `json:"excluded,omitempty"` // connections that use TCP for good, by reason
-	Admitted uint64                 `json:"admitted"`           // sockets added to the map, ever
-	Left     uint64                 `json:"left"`               // sockets removed from it before they closed
-	Full     uint64                 `json:"full"`               // times that there was no room for a connection
-	Checks   StatusChecks           `json:"checks"`
+	State
+	RuleStatus
+	Tallies
+	Checks Checked `json:"checks"`
 	// Differences lists how connections that bypass TCP differ from TCP, as found on this kernel.
 	Differences []string `json:"differences,omitempty"`
 	Error       string   `json:"error,omitempty"`  // why nothing bypasses TCP although it should
-	Stale       string   `json:"stale,omitempty"`  // why the programs do not know yet which pods may take part now
 	Unread      string   `json:"unread,omitempty"` // why the counts and switches are missing
 }
 
-// StatusTally is a number of items and their bytes.
-type StatusTally struct {
-	Count uint64 `json:"count"`
-	Bytes uint64 `json:"bytes"`
-}
-
-// StatusChecks is the result of the connections that the agent makes to itself.
-type StatusChecks struct {
-	Passed   uint64    `json:"passed"`
-	Failed   uint64    `json:"failed"`
-	LastTime time.Time `json:"lastTime,omitzero"`
-	Unable   string    `json:"unable,omitempty"` // why the last one could not be made
+// Status returns the state, with that of the pods that may take part.
+func (s *Sockmap) Status(pods RuleStatus) *Status {
+	status := &Status{RuleStatus: pods, Checks: s.Checked()}
+	status.Error = status.Checks.Fault
+	var err error
+	if status.State, err = s.State(); err == nil {
+		status.Tallies, err = s.Tallies()
+	}
+	if err != nil {
+		status.Unread = err.Error()
+	}
+	return status
 }
 
 // Text returns the line shown in the status of the node.

@@ -7,17 +7,20 @@ import (
 )
 
 // Tally is a number of things and of their bytes.
-type Tally struct{ Count, Bytes uint64 }
+type Tally struct {
+	Count uint64 `json:"count"`
+	Bytes uint64 `json:"bytes"`
+}
 
 // Tallies counts messages and connections since the programs were loaded.
 type Tallies struct {
-	Redirected Tally             // messages that bypassed TCP
-	Passed     map[string]Tally  // messages of sockets in the map that used TCP, by reason
-	Excluded   map[string]uint64 // connections that use TCP for good, by reason
-	Watched    uint64            // connections whose ends both may take part
-	Admitted   uint64            // sockets that were put into the map
-	Left       uint64            // and were taken out again before they closed
-	Full       uint64            // times that there was no room for a connection
+	Redirected Tally             `json:"redirected"`         // messages that bypassed TCP
+	Passed     map[string]Tally  `json:"passed,omitempty"`   // messages of sockets in the map that used TCP, by reason
+	Excluded   map[string]uint64 `json:"excluded,omitempty"` // connections that use TCP for good, by reason
+	Watched    uint64            `json:"watched"`            // connections whose ends both may take part
+	Admitted   uint64            `json:"admitted"`           // sockets that were put into the map
+	Left       uint64            `json:"left"`               // and were taken out again before they closed
+	Full       uint64            `json:"full"`               // times that there was no room for a connection
 }
 
 // passings are the names of enum passing.

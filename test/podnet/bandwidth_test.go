@@ -42,7 +42,7 @@ func newQueues(pair int) (*queues.Controller, error) {
 	}
 	list := []devices.Device{{Name: "eth0", Index: link.Attrs().Index}}
 	controller := queues.New(queues.Config{Log: slog.Default(), Pair: pair, Devices: func() []devices.Device { return list }})
-	stats := controller.Stats()
+	stats := controller.Status()
 	if stats.Error != "" {
 		return nil, fmt.Errorf("queues: %+v", stats)
 	}

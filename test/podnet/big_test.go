@@ -36,7 +36,7 @@ func newBig(dir string, byStack bool) (*bigtcp.Controller, error) {
 		cfg.Why6 = "the stack forwards none"
 	}
 	controller := bigtcp.New(cfg)
-	if problem := controller.Stats().Error; problem != "" {
+	if problem := controller.Status().Error; problem != "" {
 		return nil, errors.New(problem)
 	}
 	return controller, nil

@@ -65,7 +65,7 @@ func lead(args []string) int {
 				break
 			}
 			if len(line) == 1 {
-				text, err := json.Marshal(ways.Stats())
+				text, err := json.Marshal(ways.Status())
 				if err != nil {
 					return err
 				}
@@ -162,7 +162,7 @@ func (l *leader) announceNodes(nodes []*model.Node) {
 	l.write(text)
 }
 
-func (l *leader) stats() (stats fabric.Stats) {
+func (l *leader) stats() (stats fabric.Status) {
 	l.t.Helper()
 	l.write(nil)
 	line, err := l.ReadLine()
@@ -176,9 +176,9 @@ func (l *leader) stats() (stats fabric.Stats) {
 }
 
 // until waits for a state of the leader and of the kernel.
-func (l *leader) until(what string, is func(fabric.Stats) bool) fabric.Stats {
+func (l *leader) until(what string, is func(fabric.Status) bool) fabric.Status {
 	l.t.Helper()
-	var stats fabric.Stats
+	var stats fabric.Status
 	for late := time.Now().Add(patience); time.Now().Before(late); time.Sleep(20 * time.Millisecond) {
 		if stats = l.stats(); is(stats) {
 			return stats
@@ -188,9 +188,9 @@ func (l *leader) until(what string, is func(fabric.Stats) bool) fabric.Stats {
 	return stats
 }
 
-func (l *leader) untilRoutes(n int) fabric.Stats {
+func (l *leader) untilRoutes(n int) fabric.Status {
 	l.t.Helper()
-	return l.until(fmt.Sprintf("%d routes", n), func(s fabric.Stats) bool { return s.Routes == n && s.Error == "" && len(l.routes()) == n })
+	return l.until(fmt.Sprintf("%d routes", n), func(s fabric.Status) bool { return s.Routes == n && s.Error == "" && len(l.routes()) == n })
 }
 
 // ours is the protocol number that marks a fabric's routes.
@@ -315,7 +315,7 @@ func TestFabricChanges(t *testing.T) {
 			at := k.leaders[0]
 			before := at.stats()
 			at.removeAll()
-			at.until("mended", func(s fabric.Stats) bool { return s.Mended >= before.Mended+4 && len(at.routes()) == 4 })
+			at.until("mended", func(s fabric.Status) bool { return s.Mended >= before.Mended+4 && len(at.routes()) == 4 })
 			k.reach(t, &l, 0, 1)
 
 			thief := &model.Node{Name: "a", Addrs: k.objects[2].Addrs, PodCIDRs: slices.Clone(k.objects[1].PodCIDRs)}
@@ -323,7 +323,7 @@ func TestFabricChanges(t *testing.T) {
 				thief.PodCIDRs = append(thief.PodCIDRs, netip.MustParsePrefix(cidr))
 			}
 			at.announceNodes([]*model.Node{thief, k.objects[0], k.objects[1]})
-			at.until("refused", func(s fabric.Stats) bool { return len(s.Refused) == 6 && len(at.routes()) == 4 })
+			at.until("refused", func(s fabric.Status) bool { return len(s.Refused) == 6 && len(at.routes()) == 4 })
 			k.reach(t, &l, 0, 1)
 
 			at.Kill()
@@ -339,11 +339,11 @@ func TestFabricChanges(t *testing.T) {
 			at = newLeader(t, k.nodes[0].ns, other, "n1")
 			at.announceNodes(k.objects[:2])
 			if other == fabric.None {
-				at.until("empty", func(fabric.Stats) bool { return len(at.routes()) == 0 && !at.hasDevice() })
+				at.until("empty", func(fabric.Status) bool { return len(at.routes()) == 0 && !at.hasDevice() })
 				return
 			}
 			at.untilRoutes(4)
-			at.until("a tunnel", func(fabric.Stats) bool { return at.hasDevice() })
+			at.until("a tunnel", func(fabric.Status) bool { return at.hasDevice() })
 		})
 	}
 }
@@ -416,9 +416,9 @@ func TestFabricScale(t *testing.T) {
 					},
 				})
 			}
-			wait := func(what string, nodes int) fabric.Stats {
+			wait := func(what string, nodes int) fabric.Status {
 				t.Helper()
-				return at.until(what, func(s fabric.Stats) bool { return s.Nodes == nodes && s.Routes == 2*nodes+2 && s.Error == "" })
+				return at.until(what, func(s fabric.Status) bool { return s.Nodes == nodes && s.Routes == 2*nodes+2 && s.Error == "" })
 			}
 			began := time.Now()
 			at.announceNodes(objects[:many])
@@ -466,7 +466,7 @@ func TestTunnelWithoutIPv6(t *testing.T) {
 	}
 	l := newLeader(t, ns, fabric.VXLAN, "n1")
 	l.announceNodes(nodes)
-	l.until("an error", func(s fabric.Stats) bool {
+	l.until("an error", func(s fabric.Status) bool {
 		return strings.Contains(s.Error, "set net.ipv6.conf.flvxlan0.disable_ipv6=0")
 	})
 	if err := ns.SetSysctl("net/ipv6/conf/flvxlan0/disable_ipv6", "0"); err != nil {

@@ -95,7 +95,7 @@ func serve(args []string) int {
 			if err != nil {
 				return err
 			}
-			largest = func() cni.Largest { return cni.Largest(controller.Stats().Sizes) }
+			largest = func() cni.Largest { return cni.Largest(controller.Status().Sizes()) }
 		}
 		if s.Rates != nil {
 			if _, err := newQueues(pair); err != nil {

@@ -80,7 +80,7 @@ func TestBandwidthQueues(t *testing.T) {
 		}
 		cfg := queues.Config{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Devices: func() []devices.Device { return list }}
 		fqs := []string{"0 mq", "1 fq", "2 fq", "3 fq", "4 fq"}
-		stats := queues.New(cfg).Stats()
+		stats := queues.New(cfg).Status()
 		require("at first", []string{"0 fq"}, fqs)
 		for name, queues := range map[string]int{"one": 1, "four": 4} {
 			requireRoom(t, name, queues, 262_144, 262_144/5)

@@ -2,7 +2,6 @@ package acceleration
 
 import (
 	"errors"
-	stdmaps "maps"
 	"slices"
 	"strings"
 
@@ -35,15 +34,13 @@ func (a *Accelerator) Status() *sockmap.Status {
 	if unfit != "" {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		return &sockmap.Status{Error: unfit, Stale: a.stale}
+		return &sockmap.Status{Error: unfit, RuleStatus: sockmap.RuleStatus{Stale: a.stale}}
 	}
 	if s == nil {
 		return nil
 	}
-	status := &sockmap.Status{}
-	if err := fillSockmapStatus(status, s); err != nil {
-		status.Unread = err.Error()
-	}
+	status := s.Status(s.rules.Status())
+	status.Differences = s.differences
 	return status
 }
 
@@ -62,29 +59,4 @@ func (a *Accelerator) Problems() (list []observe.Problem) {
 	}
 	slices.SortFunc(list, func(a, b observe.Problem) int { return strings.Compare(a.Object, b.Object) })
 	return list
-}
-
-func fillSockmapStatus(status *sockmap.Status, s *acceleration) error {
-	pods, checked := s.rules.Status(), s.Checked()
-	status.Pods, status.Waiting, status.Rated = pods.Pods, pods.Waiting, pods.Rated
-	status.NotCovered, status.Uncovered = pods.NotCovered, stdmaps.Clone(pods.Uncovered)
-	status.Differences = s.differences
-	status.Error, status.Stale = checked.Fault, pods.Error
-	status.Checks = sockmap.StatusChecks{Passed: checked.Passed, Failed: checked.Failed, LastTime: checked.Last, Unable: checked.Unable}
-	view, err := s.State()
-	if err != nil {
-		return err
-	}
-	status.On, status.Held, status.Sockets = view.On, view.Held, view.Sockets
-	t, err := s.Tallies()
-	if err != nil {
-		return err
-	}
-	status.Watched, status.Admitted, status.Left, status.Full, status.Excluded = t.Watched, t.Admitted, t.Left, t.Full, t.Excluded
-	status.Redirected = sockmap.StatusTally(t.Redirected)
-	status.Passed = map[string]sockmap.StatusTally{}
-	for why, tally := range t.Passed {
-		status.Passed[why] = sockmap.StatusTally(tally)
-	}
-	return nil
 }

@@ -33,26 +33,14 @@ func (f *RouteFollower) Run(ctx context.Context) error {
 	return errors.Join(f.running.Run(ctx), f.close())
 }
 
-// Stats returns the follower's counts, and its last error or why there is none. A nil follower has neither.
-func (f *RouteFollower) Stats() (stats routes.Stats, why string) {
-	if f == nil {
-		return routes.Stats{}, ""
+// Status returns whether route changes are followed. Known is false before that is decided.
+func (f *RouteFollower) Status() (status routes.Status, known bool) {
+	switch {
+	case f == nil:
+		return status, false
+	case f.running == nil:
+		return routes.Status{Error: f.why}, true
 	}
-	if f.running == nil {
-		return routes.Stats{}, f.why
-	}
-	stats = f.running.Stats()
-	return stats, stats.LastError
-}
-
-// Status returns whether route changes are followed, or nil before that is known.
-func (f *RouteFollower) Status() *routes.Status {
-	stats, why := f.Stats()
-	if !stats.Following && why == "" {
-		return nil
-	}
-	return &routes.Status{
-		Following: stats.Following, Changes: stats.Changes, LastChange: stats.LastChange, Neighbors: stats.Neighbors,
-		IsCrowded: stats.IsOverflown, Error: why,
-	}
+	status = f.running.Status()
+	return status, status.Following || status.Error != ""
 }

@@ -45,13 +45,13 @@ func (n *Network) largest() cni.Largest {
 	if n.big == nil {
 		return cni.Largest{}
 	}
-	return cni.Largest(n.big.Stats().Sizes)
+	return cni.Largest(n.big.Status().Sizes())
 }
 
 func (n *Network) bigStatus() *bigtcp.Status {
 	if n.big == nil {
 		return nil
 	}
-	s := n.big.Stats()
-	return &bigtcp.Status{V4: s.V4, V6: s.V6, Why4: s.Why4, Why6: s.Why6, Devices: s.Devices, Error: s.Error}
+	status := n.big.Status()
+	return &status
 }

@@ -39,18 +39,16 @@ func (n *Network) bandwidthStatus(pods *podnet.Stats) *queues.Status {
 	if n.queues == nil {
 		return nil
 	}
-	s := n.queues.Stats()
+	status := n.queues.Status()
 	if err := n.Path.PairWay(); err != nil {
-		s.Error = strings.TrimPrefix(s.Error+"; packets that waited on the node are not delivered: "+err.Error(), "; ")
+		status.Error = strings.TrimPrefix(status.Error+"; packets that waited on the node are not delivered: "+err.Error(), "; ")
 	}
-	status := &queues.Status{
-		Devices: s.Devices, Lacking: s.Lacking, Pods: pods.Limited, Dropped: s.Dropped, Congestion: sysctl.CongestionControl(sysctl.Root), Error: s.Error,
-	}
+	status.Pods, status.Congestion = pods.Limited, sysctl.CongestionControl(sysctl.Root)
 	if n.BBR != nil {
 		bbr := *n.BBR
 		bbr.Pods, status.BBR = pods.BBR, &bbr
 	}
-	return status
+	return &status
 }
 
 // Paces is what pods with rates have sent and received.

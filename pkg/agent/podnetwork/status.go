@@ -21,13 +21,13 @@ func (n *Network) Stats() *podnet.Stats {
 	return &stats
 }
 
-// FabricStats returns the state of the routes to other nodes, or nil unless --pod-network=main.
-func (n *Network) FabricStats() *fabric.Stats {
+// FabricStatus returns the state of the routes to other nodes, or nil unless --pod-network=main.
+func (n *Network) FabricStatus() *fabric.Status {
 	if n == nil || n.fabric == nil {
 		return nil
 	}
-	stats := n.fabric.Stats()
-	return &stats
+	status := n.fabric.Status()
+	return &status
 }
 
 // Cookies returns the network namespace cookies of the pods that the plugin has set up.
@@ -49,20 +49,10 @@ func (n *Network) Ready() error {
 	if _, err := n.podCIDRs(); err != nil {
 		return err
 	}
-	if stats := n.FabricStats(); stats == nil || stats.Pending {
+	if stats := n.FabricStatus(); stats == nil || stats.Pending {
 		return errors.New("the routes to other nodes' pods are not written yet")
 	}
 	return nil
-}
-
-func (n *Network) routingStatus() *fabric.Status {
-	stats := n.FabricStats()
-	if stats == nil {
-		return nil
-	}
-	return &fabric.Status{
-		Mode: stats.Mode, Pending: stats.Pending, Nodes: stats.Nodes, Routes: stats.Routes, Refused: stats.Refused, Left: stats.Left, Mended: stats.Mended, Error: stats.Error,
-	}
 }
 
 // Status returns the state of the pod network, or nil with --pod-network=off and before there is one.
@@ -83,7 +73,7 @@ func (n *Network) Status() *observe.PodNetwork {
 		s.CIDRs = append(s.CIDRs, prefix.String())
 		v4, v6 = v4 || prefix.Addr().Is4(), v6 || prefix.Addr().Is6()
 	}
-	s.Routing, s.BigTCP, s.Bandwidth = n.routingStatus(), n.bigStatus(), n.bandwidthStatus(stats)
+	s.Routing, s.BigTCP, s.Bandwidth = n.FabricStatus(), n.bigStatus(), n.bandwidthStatus(stats)
 	n.addProxies(&s.Status, stats.Proxied)
 	if rules := n.masquerade; rules != nil {
 		native, err := rules.Native()

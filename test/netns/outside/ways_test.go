@@ -57,7 +57,7 @@ func (a *agent) startFollower() error {
 	}
 	// The follower announces nothing when it begins to follow, because only status needs to know,
 	// so poll it. The test does not judge how long that takes.
-	for late := time.Now().Add(patience); !follower.Stats().Following; time.Sleep(time.Millisecond) {
+	for late := time.Now().Add(patience); !follower.Status().Following; time.Sleep(time.Millisecond) {
 		if time.Now().After(late) {
 			return errors.New("the follower does not follow")
 		}
