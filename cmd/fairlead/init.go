@@ -10,7 +10,7 @@ import (
 	"fairlead.io/fairlead/pkg/agent/acceleration"
 	"fairlead.io/fairlead/pkg/agent/podnetwork"
 	"fairlead.io/fairlead/pkg/config"
-	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/hostfs"
 	"fairlead.io/fairlead/pkg/sysctl"
 )
 
@@ -54,13 +54,13 @@ mounts in place.`,
 			if !filepath.IsAbs(at) {
 				return config.UsageError{Err: fmt.Errorf("--cgroup-mount=%s is not an absolute path", at)}
 			}
-			bpffs, err := datapath.MountBPFFS(cfg.BPFFS)
+			bpffs, err := hostfs.MountBPFFS(cfg.BPFFS)
 			if err != nil {
 				return err
 			}
-			done := preparation{Mounts: []datapath.Mount{bpffs}}
+			done := preparation{Mounts: []hostfs.Mount{bpffs}}
 			if !cfg.AcceleratesOnly() {
-				cgroup, err := datapath.MountCgroup(at, cfg.CgroupRoot)
+				cgroup, err := hostfs.MountCgroup(at, cfg.CgroupRoot)
 				if err != nil {
 					return err
 				}
@@ -92,7 +92,7 @@ mounts in place.`,
 
 // preparation is what the command found or did.
 type preparation struct {
-	Mounts   []datapath.Mount
+	Mounts   []hostfs.Mount
 	Settings []sysctl.Change
 	BBR      string `json:",omitempty"` // "works", or why BBR does not; empty with --bbr=false
 	// Sockmap is "fit", or why the kernel is not; empty with --sockmap=false.

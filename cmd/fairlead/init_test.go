@@ -12,7 +12,7 @@ import (
 	"fairlead.io/fairlead/pkg/agent/podnetwork"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/congestion"
-	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/hostfs"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -33,7 +33,7 @@ func TestInit(t *testing.T) {
 		if err := json.Unmarshal([]byte(out), &got); err != nil {
 			t.Fatal(err)
 		}
-		want := preparation{Mounts: []datapath.Mount{{Kind: "bpf", Path: at, Mounted: mounted}, {Kind: "cgroup2", Path: served}}}
+		want := preparation{Mounts: []hostfs.Mount{{Kind: "bpf", Path: at, Mounted: mounted}, {Kind: "cgroup2", Path: served}}}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}

@@ -19,6 +19,7 @@ import (
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/hostfs"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/netfilter"
 	"fairlead.io/fairlead/pkg/observe"
@@ -121,8 +122,8 @@ func nodeOf(cfg *config.Config, status *observe.Status) (*preflight.Node, error)
 			AccelerateOnly: cfg.AcceleratesOnly(),
 		},
 		Kernel: kernelLacks,
-		Cgroup: func() (string, error) { return datapath.CgroupRoot(cfg.CgroupRoot) },
-		BPFFS:  func() (string, error) { return cfg.BPFFS, datapath.CheckBPFFS(cfg.BPFFS) },
+		Cgroup: func() (string, error) { return hostfs.CgroupRoot(cfg.CgroupRoot) },
+		BPFFS:  func() (string, error) { return cfg.BPFFS, hostfs.CheckBPFFS(cfg.BPFFS) },
 		Memory: func() (preflight.Memory, error) { return mapMemory(cfg) },
 		Chains: sync.OnceValues(preflight.ListChains), Devices: find, XDP: devices.OffersXDP, Own: own, Tracked: netfilter.Ends,
 		BigTCP: func() (preflight.LargePackets, error) { return largePackets(cfg, find) },

@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/bpf"
-	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/explain"
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/reasons"
+	"fairlead.io/fairlead/pkg/trial"
 )
 
 // try runs the programs on a packet, for a client of the API.
 func (a *agent) try(q explain.TrialQuestion) (explain.Trial, error) {
-	p := datapath.TrialPacket{
+	p := trial.Packet{
 		Source:      netip.AddrPortFrom(q.Source.Addr().Unmap().WithZone(""), q.Source.Port()),
 		Destination: netip.AddrPortFrom(q.Destination.Addr().Unmap().WithZone(""), q.Destination.Port()),
 		Device:      q.Device,
@@ -49,7 +49,7 @@ func (a *agent) try(q explain.TrialQuestion) (explain.Trial, error) {
 }
 
 // trialOf translates the result of a trial into words.
-func trialOf(r *datapath.TrialResult) (explain.Trial, error) {
+func trialOf(r *trial.Result) (explain.Trial, error) {
 	t := explain.Trial{Device: r.Device, Way: r.Way}
 	switch {
 	case r.Inside:

@@ -10,6 +10,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+
+	"fairlead.io/fairlead/pkg/hostfs"
 )
 
 // Attach loads this version's programs over the maps and attaches them. It loads all before it
@@ -68,7 +70,7 @@ func (d *Datapath) attachPrograms() error {
 // cgroupLinks attaches the socket programs to the cgroup, and repairs what becomes of that.
 type cgroupLinks struct {
 	*shared
-	cgroup     cgroup
+	cgroup     hostfs.Cgroup
 	hostNetns  uint64
 	congestion string
 	token      token // identifies this process's test dials to the programs it loads
@@ -144,7 +146,7 @@ func (d *cgroupLinks) inPlace(name string, prog program) (bool, error) {
 		return false, fmt.Errorf("inspect link %s: %w", name, err)
 	}
 	if !fits {
-		d.log.Info("link is attached elsewhere: attaching a new one", "link", name, "cgroup", d.cgroup.path)
+		d.log.Info("link is attached elsewhere: attaching a new one", "link", name, "cgroup", d.cgroup.Path)
 	}
 	return fits, nil
 }
@@ -173,7 +175,7 @@ func (d *cgroupLinks) fits(l link.Link, attach ebpf.AttachType) (bool, error) {
 		return false, err
 	}
 	at := info.Cgroup()
-	return at != nil && at.CgroupId == d.cgroup.id && uint32(at.AttachType) == uint32(attach), nil
+	return at != nil && at.CgroupId == d.cgroup.Id && uint32(at.AttachType) == uint32(attach), nil
 }
 
 // switchLinks updates the programs of links. It returns functions that undo this, where possible.
@@ -210,9 +212,9 @@ func (d *cgroupLinks) addLink(name string, prog program) (link.Link, error) {
 	if err := d.step("attach: " + name); err != nil {
 		return nil, err
 	}
-	added, err := link.AttachCgroup(link.CgroupOptions{Path: d.cgroup.path, Attach: prog.attach, Program: prog.Program})
+	added, err := link.AttachCgroup(link.CgroupOptions{Path: d.cgroup.Path, Attach: prog.attach, Program: prog.Program})
 	if err != nil {
-		return nil, fmt.Errorf("attach program %s to %s: %w", name, d.cgroup.path, err)
+		return nil, fmt.Errorf("attach program %s to %s: %w", name, d.cgroup.Path, err)
 	}
 	return added, nil
 }

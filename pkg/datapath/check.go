@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf/link"
+
+	"fairlead.io/fairlead/pkg/hostfs"
 )
 
 const (
@@ -83,11 +85,11 @@ func (d *cgroupLinks) mend() (mended int, err error) {
 	// A cgroup that was removed and created again is another cgroup, although links to the old one
 	// count as attached while sockets of the old one are open. Only the root cannot be removed: if
 	// its path leads nowhere, the mount is gone.
-	switch now, err := openCgroup(d.cgroup.path); {
+	switch now, err := hostfs.OpenCgroup(d.cgroup.Path); {
 	case err == nil:
 		d.cgroup = now
-	case d.cgroup.id != rootID:
-		d.cgroup.id = goneID
+	case d.cgroup.Id != hostfs.RootID:
+		d.cgroup.Id = hostfs.GoneID
 		return 0, err
 	}
 	var errs []error
@@ -114,7 +116,7 @@ func (d *cgroupLinks) mendLink(name string, prog program) (mended bool, err erro
 		err := update(name, d.links[name], prog)
 		return err == nil, err
 	}
-	d.log.Warn("link is detached or not pinned: attaching it again", "link", name, "cgroup", d.cgroup.path)
+	d.log.Warn("link is detached or not pinned: attaching it again", "link", name, "cgroup", d.cgroup.Path)
 	added, err := d.addLink(name, prog)
 	if err != nil {
 		return false, err
@@ -167,7 +169,7 @@ func (d *cgroupLinks) logAttachment(was, now *Attachment) {
 		}
 		switch p.State {
 		case Missed:
-			d.log.Error("programs are attached but do not work", "family", p.Family, "found", p.Why, "cgroup", d.cgroup.path)
+			d.log.Error("programs are attached but do not work", "family", p.Family, "found", p.Why, "cgroup", d.cgroup.Path)
 		case Unknown:
 			d.log.Info("cannot prove that the programs work", "family", p.Family, "why", p.Why)
 		default:

@@ -112,16 +112,16 @@ func damages() map[string]func(*Datapath) error {
 		// To a dial, this looks like the programs of another agent instead of ours.
 		"another agent": func(d *Datapath) error { d.token = newToken(); return nil },
 		"no answers":    func(d *Datapath) error { d.token, d.features.CanRefuse = newToken(), false; return nil },
-		"remove cgroup": func(d *Datapath) error { return os.Remove(d.cgroup.path) },
+		"remove cgroup": func(d *Datapath) error { return os.Remove(d.cgroup.Path) },
 		"recreate cgroup": func(d *Datapath) error {
-			return errors.Join(os.Remove(d.cgroup.path), os.Mkdir(d.cgroup.path, 0o755))
+			return errors.Join(os.Remove(d.cgroup.Path), os.Mkdir(d.cgroup.Path, 0o755))
 		},
 		"exclusive program": func(d *Datapath) error {
 			other, err := passing(ebpf.AttachCGroupInet4Connect)
 			if err != nil {
 				return err
 			}
-			dir, err := os.Open(d.cgroup.path)
+			dir, err := os.Open(d.cgroup.Path)
 			if err != nil {
 				return err
 			}

@@ -20,6 +20,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 
 	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/hostfs"
 	"fairlead.io/fairlead/pkg/maps"
 )
 
@@ -108,11 +109,11 @@ func Open(config Config) (*Datapath, error) {
 	if d.step == nil {
 		d.step = func(string) error { return nil }
 	}
-	if err := CheckBPFFS(config.BPFFS); err != nil {
+	if err := hostfs.CheckBPFFS(config.BPFFS); err != nil {
 		return nil, err
 	}
 	var err error
-	if d.cgroup, err = findCgroup(config.CgroupRoot); err != nil {
+	if d.cgroup, err = hostfs.FindCgroup(config.CgroupRoot); err != nil {
 		return nil, err
 	}
 	// Kernels before 5.11 charge maps to this limit. Later ones don't, and raising it takes a

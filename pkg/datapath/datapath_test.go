@@ -13,6 +13,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/google/go-cmp/cmp"
 
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/hostfs"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/test/rig"
 )
@@ -143,7 +145,7 @@ func TestOpenRefusesWrongPlaces(t *testing.T) {
 	if _, err := Open(Config{BPFFS: plain}); err == nil || !strings.Contains(err.Error(), "mount -t bpf bpf "+plain) {
 		t.Errorf("a plain directory for the bpf filesystem: %v", err)
 	}
-	if _, err := CgroupRoot(plain); err == nil {
+	if _, err := hostfs.CgroupRoot(plain); err == nil {
 		t.Error("CgroupRoot accepts a plain directory")
 	}
 }
@@ -259,14 +261,14 @@ func TestLoadErrorShowsVerifier(t *testing.T) {
 		Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCGroupInet4Connect,
 		Instructions: asm.Instructions{asm.Return()}, License: "GPL",
 	})
-	if err = loadError(err); !strings.Contains(err.Error(), "R0 !read_ok") {
+	if err = bpf.LoadError(err); !strings.Contains(err.Error(), "R0 !read_ok") {
 		t.Errorf("the error lacks the verifier's log: %v", err)
 	}
 }
 
 func TestSetConfig(t *testing.T) {
 	spec := sockSpec(t)
-	if err := setConfig(spec.Variables["sock_cfg"], settings{Features{CanRefuse: true}, 1 << 40, 7, allHooks, "cubic"}.fields()); err != nil {
+	if err := bpf.SetConfig(spec.Variables["sock_cfg"], settings{Features{CanRefuse: true}, 1 << 40, 7, allHooks, "cubic"}.fields()); err != nil {
 		t.Fatal(err)
 	}
 	if value := spec.Variables["sock_cfg"].Value; !slices.Equal(value, []byte{0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 99, 117, 98, 105, 99, 0, 0, 0}) {
@@ -277,7 +279,7 @@ func TestSetConfig(t *testing.T) {
 		"a value without a member": {"can_refuse": 1, "can_fly": 1},
 		"another name":             {"can_fly": 1},
 	} {
-		if err := setConfig(spec.Variables["sock_cfg"], fields); err == nil {
+		if err := bpf.SetConfig(spec.Variables["sock_cfg"], fields); err == nil {
 			t.Errorf("setConfig accepts %s", name)
 		}
 	}

@@ -126,7 +126,7 @@ func newFlows(open, half, counts *ebpf.Map) (f *Flows, err error) {
 	}
 	f.progs, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements})
 	if err != nil {
-		return f, loadError(err)
+		return f, bpf.LoadError(err)
 	}
 	if f.doomed, err = maps.MapArray[maps.Doomed](f.progs.Maps[bpf.CollectMapDoomed], true); err != nil {
 		return f, err

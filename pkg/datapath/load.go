@@ -4,19 +4,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
 )
-
-// verifierLines is how many lines of the verifier's log an error includes: the last ones say what
-// it rejected and why.
-const verifierLines = 12
 
 // Features are the optional features of the running kernel.
 type Features struct {
@@ -76,47 +70,13 @@ func (s settings) fields() map[string]uint64 {
 	return fields
 }
 
-// setConfig sets the struct variable from fields, by name. fields must name exactly the members of
-// the struct.
-func setConfig(variable *ebpf.VariableSpec, fields map[string]uint64) error {
-	if variable == nil || variable.Type == nil {
-		return errors.New("set config: the object does not describe it")
-	}
-	layout, ok := btf.As[*btf.Struct](variable.Type.Type)
-	if !ok {
-		return fmt.Errorf("set config: %s is not a struct", variable.Name)
-	}
-	if len(layout.Members) != len(fields) {
-		return fmt.Errorf("set config: %d fields for %d members", len(fields), len(layout.Members))
-	}
-	value := make([]byte, layout.Size)
-	for _, member := range layout.Members {
-		field, ok := fields[member.Name]
-		if !ok {
-			return fmt.Errorf("set config: no value for %s", member.Name)
-		}
-		size, err := btf.Sizeof(member.Type)
-		if err != nil {
-			return fmt.Errorf("set config field %s: %w", member.Name, err)
-		}
-		at := value[member.Offset.Bytes():]
-		for i := range size {
-			at[i] = byte(field >> (8 * i))
-		}
-	}
-	if err := variable.Set(value); err != nil {
-		return fmt.Errorf("set config: %w", err)
-	}
-	return nil
-}
-
 // load loads all needed programs over the given maps. It attaches nothing.
 func load(m *maps.Maps, s settings) (programs, error) {
 	spec, err := bpf.LoadSock()
 	if err != nil {
 		return nil, fmt.Errorf("read program specs: %w", err)
 	}
-	if err := setConfig(spec.Variables["sock_cfg"], s.fields()); err != nil {
+	if err := bpf.SetConfig(spec.Variables["sock_cfg"], s.fields()); err != nil {
 		return nil, err
 	}
 	for name := range spec.Programs {
@@ -138,23 +98,5 @@ func load(m *maps.Maps, s settings) (programs, error) {
 
 // loadOver loads an object over the given maps.
 func loadOver(m *maps.Maps, spec *ebpf.CollectionSpec) (*ebpf.Collection, error) {
-	return loadReplacing(spec, m.Replacements(spec))
-}
-
-// loadReplacing loads an object over maps that replace its own.
-func loadReplacing(spec *ebpf.CollectionSpec, over map[string]*ebpf.Map) (*ebpf.Collection, error) {
-	loaded, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: over})
-	if err != nil {
-		return nil, loadError(err)
-	}
-	return loaded, nil
-}
-
-func loadError(err error) error {
-	var refused *ebpf.VerifierError
-	if !errors.As(err, &refused) {
-		return fmt.Errorf("load programs: %w", err)
-	}
-	tail := refused.Log[max(0, len(refused.Log)-verifierLines):]
-	return fmt.Errorf("load programs: %w\nthe verifier's last lines:\n\t%s", err, strings.Join(tail, "\n\t"))
+	return bpf.NewCollection(spec, m.Replacements(spec))
 }

@@ -6,10 +6,6 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// Maps of another version stay pinned until programs of this version are attached. After a crash
-// before that, the next start finds them and begins again. A crash between the switch of programs
-// and the last pin loses the rows of the flows that began in that time.
-
 // copyOlder copies rows of another version's maps to this version's.
 func (d *grower) copyOlder(to *maps.Maps, which maps.CopyScope) error {
 	names := to.Older()

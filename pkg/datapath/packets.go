@@ -116,7 +116,7 @@ func (d *deviceLinks) loadPackets(m *maps.Maps) (progs devices.Programs, err err
 	if err != nil {
 		return progs, fmt.Errorf("read program specs: %w", err)
 	}
-	if err := setConfig(spec.Variables["cfg"], fields); err != nil {
+	if err := bpf.SetConfig(spec.Variables["cfg"], fields); err != nil {
 		return progs, err
 	}
 	tc, err := d.loadPacketsOver(m, spec)
@@ -133,7 +133,7 @@ func (d *deviceLinks) loadPackets(m *maps.Maps) (progs devices.Programs, err err
 		return progs, nil
 	}
 	if spec, err = bpf.LoadXdp(); err == nil {
-		err = setConfig(spec.Variables["cfg"], fields)
+		err = bpf.SetConfig(spec.Variables["cfg"], fields)
 	}
 	if err != nil {
 		return devices.Programs{}, errors.Join(fmt.Errorf("read program specs: %w", err), progs.Close())
@@ -181,7 +181,7 @@ func (d *deviceLinks) loadPacketsOver(m *maps.Maps, spec *ebpf.CollectionSpec) (
 	if d.table != nil {
 		d.table.replace(m.Ct, spec, over)
 	}
-	return loadReplacing(spec, over)
+	return bpf.NewCollection(spec, over)
 }
 
 // attachDevices attaches the packet programs to the devices and closes the previous ones.

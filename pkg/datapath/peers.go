@@ -38,7 +38,7 @@ func (d *shared) Peers(streams bool) (*Peers, error) {
 	}
 	program, err := ebpf.NewProgram(spec.Programs[bpf.PeersProgPeersList])
 	if err != nil {
-		return nil, loadError(err)
+		return nil, bpf.LoadError(err)
 	}
 	defer program.Close()
 	iterator, err := link.AttachIter(link.IterOptions{Program: program, Map: d.maps.SockOrigins})

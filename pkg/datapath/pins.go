@@ -44,18 +44,6 @@ func newPins(bpffs string) pins {
 // MapsDir returns the directory below a bpf filesystem where the maps are pinned.
 func MapsDir(bpffs string) string { return newPins(bpffs).maps }
 
-// CheckBPFFS returns an error unless there is a bpf filesystem at path.
-func CheckBPFFS(path string) error {
-	var stat unix.Statfs_t
-	if err := unix.Statfs(path, &stat); err != nil {
-		return fmt.Errorf("check bpf filesystem %s: %w", path, err)
-	}
-	if stat.Type != unix.BPF_FS_MAGIC {
-		return fmt.Errorf("check bpf filesystem: %[1]s is not one; mount it with \"mount -t bpf bpf %[1]s\"", path)
-	}
-	return nil
-}
-
 // prepare creates the directories, locks them and clears the staging directory. The lock is
 // released when the file is closed or the process ends.
 func (p pins) prepare() (lock *os.File, err error) {
@@ -103,7 +91,9 @@ func (p pins) clearStage() error {
 }
 
 func (p pins) staged(name string) string { return filepath.Join(p.stage, name) }
-func (p pins) link(name string) string   { return filepath.Join(p.links, name) }
+
+func (p pins) link(name string) string { return filepath.Join(p.links, name) }
+
 func (p pins) mapPin(name string) string { return filepath.Join(p.maps, name) }
 
 // linkNames returns the names of the pinned links.

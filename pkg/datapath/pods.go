@@ -21,7 +21,7 @@ func (d *deviceLinks) loadPods(m *maps.Maps, fields map[string]uint64, progs *de
 	}
 	spec, err := bpf.LoadPod()
 	if err == nil {
-		err = setConfig(spec.Variables["cfg"], fields)
+		err = bpf.SetConfig(spec.Variables["cfg"], fields)
 	}
 	if err != nil {
 		return fmt.Errorf("read program specs: %w", err)

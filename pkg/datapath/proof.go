@@ -47,7 +47,8 @@ func newToken() token {
 }
 
 func (t token) bytes() []byte { return binary.LittleEndian.AppendUint64(nil, uint64(t)) }
-func (t token) port() int     { return int(binary.BigEndian.Uint16(t.bytes())) }
+
+func (t token) port() int { return int(binary.BigEndian.Uint16(t.bytes())) }
 
 // addr4 is an address to which, by RFC 7600, no packet is ever sent.
 func (t token) addr4() unix.Sockaddr {
@@ -98,15 +99,15 @@ func (d *cgroupLinks) proofState(err error) (ProofState, string) {
 	if err != nil {
 		got = fmt.Sprintf("the test dial got another answer (%v)", err)
 	}
-	inside, known, viewErr := d.cgroup.holdsOwn()
+	inside, known, viewErr := d.cgroup.HoldsOwn()
 	if viewErr != nil {
 		return Unknown, fmt.Sprintf("the agent cannot tell which cgroup it is in: %v", viewErr)
 	}
 	switch {
 	case !known:
-		return Unknown, fmt.Sprintf("the agent cannot tell whether it is itself below %s", d.cgroup.path)
+		return Unknown, fmt.Sprintf("the agent cannot tell whether it is itself below %s", d.cgroup.Path)
 	case !inside:
-		return Unknown, fmt.Sprintf("the agent itself is not below %s, so its own sockets show nothing", d.cgroup.path)
+		return Unknown, fmt.Sprintf("the agent itself is not below %s, so its own sockets show nothing", d.cgroup.Path)
 	}
 	return Missed, got
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+
+	"fairlead.io/fairlead/pkg/hostfs"
 )
 
 // ErrLeft is wrapped by the error of Reserve while programs of an earlier agent are attached.
@@ -14,7 +16,7 @@ var ErrLeft = errors.New("programs of an agent that served Services, or devices,
 // of these programs, until the file is closed. It fails if an earlier agent left programs attached,
 // since nothing would keep them up to date.
 func Reserve(bpffs string) (*os.File, error) {
-	if err := CheckBPFFS(bpffs); err != nil {
+	if err := hostfs.CheckBPFFS(bpffs); err != nil {
 		return nil, err
 	}
 	if err := checkKernel(needs()); err != nil {

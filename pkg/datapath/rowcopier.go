@@ -63,7 +63,7 @@ func newRowCopier(old, next *ebpf.Map) (c *rowCopier, err error) {
 	}
 	over := map[string]*ebpf.Map{}
 	(&table{next: next}).replace(old, spec, over)
-	if c.progs, err = loadReplacing(spec, over); err != nil {
+	if c.progs, err = bpf.NewCollection(spec, over); err != nil {
 		return c, err
 	}
 	if c.list, err = maps.MapArray[maps.CopyItem](c.progs.Maps[bpf.CarryMapCarried], true); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/hostfs"
 )
 
 // Status says what is attached where.
@@ -43,7 +44,7 @@ type ProgramStatus struct {
 func (d *Datapath) Status() (Status, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	status := Status{CgroupRoot: d.cgroup.path, Features: d.features, Attachment: d.attached, Pins: d.repinned, Outside: d.outsideStatus()}
+	status := Status{CgroupRoot: d.cgroup.Path, Features: d.features, Attachment: d.attached, Pins: d.repinned, Outside: d.outsideStatus()}
 	if err := d.listHooks(); err != nil {
 		return status, err
 	}
@@ -115,7 +116,7 @@ func Cleanup(bpffs string) (HandedOver, error) {
 	if _, err := os.Stat(p.top); errors.Is(err, fs.ErrNotExist) {
 		return HandedOver{}, nil
 	}
-	if err := CheckBPFFS(bpffs); err != nil {
+	if err := hostfs.CheckBPFFS(bpffs); err != nil {
 		return HandedOver{}, err
 	}
 	over := handOver(p.maps)
@@ -151,4 +152,4 @@ func (p pins) detachAll() error {
 }
 
 // CgroupRoot returns the cgroup whose sockets the programs see.
-func (d *cgroupLinks) CgroupRoot() string { return d.cgroup.path }
+func (d *cgroupLinks) CgroupRoot() string { return d.cgroup.Path }

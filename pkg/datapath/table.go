@@ -106,7 +106,8 @@ func (t *table) close() error {
 }
 
 func (p pins) tableStage() string { return filepath.Join(p.table, "stage") }
-func (p pins) tableNext() string  { return filepath.Join(p.table, "ct") }
+
+func (p pins) tableNext() string { return filepath.Join(p.table, "ct") }
 
 func (p pins) clearTable() error {
 	if err := os.RemoveAll(p.table); err != nil {

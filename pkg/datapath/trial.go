@@ -1,251 +1,47 @@
 package datapath
 
 import (
-	"errors"
 	"fmt"
-	"net"
-	"net/netip"
-	"slices"
 
-	"github.com/cilium/ebpf"
-	"github.com/vishvananda/netlink"
-
-	"fairlead.io/fairlead/pkg/bpf"
-	"fairlead.io/fairlead/pkg/devices"
-	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/trial"
 )
-
-// TrialPacket is the first packet of a flow that a user asks about.
-type TrialPacket struct {
-	Source, Destination netip.AddrPort
-	Protocol            uint8
-	// Device is the device it comes in by; "" for the one through which the kernel would answer.
-	Device string
-}
-
-// TrialResult is what the programs do with a packet.
-type TrialResult struct {
-	Inside  bool   // the client is not behind a device that is served, so these programs do not see its packets
-	Idle    bool   // no frontend is reached from outside, so nothing is attached
-	Device  string // device that the packet comes in by
-	Hook    bpf.MapsHook
-	Dropped bool
-	Reason  bpf.MapsReason // why it is dropped
-	Answer  bool           // the client is told about the drop
-	// Row is what happens to packets of the flow; nil if they are dropped or left to the stack.
-	Row   *maps.FlowRow
-	Known bool   // the flow existed already, with this row
-	Way   string // name of the row's device; "" if the stack routes the packets
-}
-
-// ErrNoDevice is wrapped by the error of Try for a device that is not served.
-var ErrNoDevice = errors.New("no programs are attached to the device")
 
 // Try runs the attached programs on a packet without leaving a trace: they run over the live
 // tables, but over their own maps of flows, clients and counters, into which Try copies what
 // concerns this flow. Packets that they would send go nowhere.
-func (d *Datapath) Try(p TrialPacket) (TrialResult, error) {
+func (d *Datapath) Try(p trial.Packet) (trial.Result, error) {
 	t, result, err := d.openTrial(p)
 	if err != nil || t == nil {
 		return result, err
 	}
-	return t.tryPacket()
+	return t.Run()
 }
 
 // openTrial finds the device and copies what the trial needs from the Datapath, which is blocked no
 // longer than that. If it returns no trial, the result is complete. It waits for a growth to end,
 // since flows are in two maps meanwhile.
-func (d *Datapath) openTrial(p TrialPacket) (*trial, TrialResult, error) {
+func (d *Datapath) openTrial(p trial.Packet) (*trial.Trial, trial.Result, error) {
 	d.changing.Lock()
 	defer d.changing.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {
-		return nil, TrialResult{}, fmt.Errorf("try a packet: %w", ErrNoMaps)
+		return nil, trial.Result{}, fmt.Errorf("try a packet: %w", ErrNoMaps)
 	}
 	if d.packets.Devices.None() {
-		return nil, TrialResult{Inside: true}, noDevice(p.Device)
+		return nil, trial.Result{Inside: true}, trial.NotServed(p.Device)
 	}
 	if !d.servesDevices() {
-		return nil, TrialResult{Idle: true}, noDevice(p.Device)
+		return nil, trial.Result{Idle: true}, trial.NotServed(p.Device)
 	}
-	state, err := findServed(d.hooks.States(), p)
+	state, err := trial.FindServed(d.hooks.States(), p)
 	if err != nil || state == nil {
-		return nil, TrialResult{Inside: true}, err
+		return nil, trial.Result{Inside: true}, err
 	}
 	fields, err := d.packetFields()
 	if err != nil {
-		return nil, TrialResult{}, err
+		return nil, trial.Result{}, err
 	}
-	t, err := newTrial(p, state, fields, d.maps)
-	return t, TrialResult{}, err
-}
-
-func noDevice(name string) error {
-	if name == "" {
-		return nil
-	}
-	return fmt.Errorf("try a packet: %s: %w", name, ErrNoDevice)
-}
-
-// findServed returns the served device by which a packet comes in, nil if there is none.
-func findServed(states []devices.State, p TrialPacket) (*devices.State, error) {
-	index := -1
-	if p.Device == "" {
-		routes, err := netlink.RouteGet(p.Source.Addr().AsSlice())
-		if err != nil || len(routes) == 0 {
-			return nil, nil // no route back, so it is unknown where the client is
-		}
-		index = routes[0].LinkIndex
-	}
-	at := slices.IndexFunc(states, func(s devices.State) bool {
-		return s.TC != "" && (s.Index == index && !s.Tunnel || p.Device != "" && s.Name == p.Device)
-	})
-	if at < 0 {
-		return nil, noDevice(p.Device)
-	}
-	return &states[at], nil
-}
-
-// trial is one run of the programs over its own maps.
-type trial struct {
-	packet TrialPacket
-	device *net.Interface
-	xdp    bool
-	fields map[string]uint64
-
-	live     *maps.Maps
-	own      map[string]*ebpf.Map
-	known    *maps.FlowRow   // row of the packet's flow in the live maps
-	programs []*ebpf.Program // in the order in which packets meet them
-	hooks    []bpf.MapsHook
-	closers  []func() error
-}
-
-// newTrial prepares a trial at a device whose programs have the given configuration and run over the
-// given maps, of which it duplicates what it needs.
-func newTrial(p TrialPacket, at *devices.State, fields map[string]uint64, live *maps.Maps) (*trial, error) {
-	device, err := net.InterfaceByIndex(at.Index)
-	if err != nil {
-		return nil, fmt.Errorf("try a packet: find device %s: %w", at.Name, err)
-	}
-	own, err := live.Clone()
-	if err != nil {
-		return nil, err
-	}
-	return &trial{packet: p, device: device, xdp: at.XDP != "", fields: fields, live: own}, nil
-}
-
-// tryPacket loads the programs, runs them and closes the trial.
-func (t *trial) tryPacket() (result TrialResult, err error) {
-	defer func() { err = errors.Join(err, t.close()) }()
-	if err := t.load(); err != nil {
-		return result, err
-	}
-	if err := t.remember(); err != nil {
-		return result, err
-	}
-	return t.run()
-}
-
-// readByTrial lists the maps that packet programs only read. A trial uses the live ones of these,
-// and its own copy of any other map, including maps missing from this list.
-func readByTrial() []string {
-	return []string{"svcs", "slots", "backends", "src_ranges", "node_addrs", "snat_addrs", "device_macs", "cluster_nodes", "node_sources",
-		"tunnel", "nat_devices", "pods", "masq_skip", "pod_rates"}
-}
-
-// rowsOfTrial are the sizes of the trial's own maps that need fewer rows than the live ones.
-func rowsOfTrial() map[string]uint32 {
-	const few = 1024
-	return map[string]uint32{"ct": few, "ct_pending": few, "affinity": few, "frags": few, "late": 1, "early_frames": 1, "events": few * 4}
-}
-
-func (t *trial) close() error {
-	var errs []error
-	for _, closer := range slices.Backward(t.closers) {
-		errs = append(errs, closer())
-	}
-	return errors.Join(append(errs, t.live.Close())...)
-}
-
-// load creates the trial's own maps and loads the programs that the packet meets.
-func (t *trial) load() error {
-	t.own = map[string]*ebpf.Map{}
-	type object struct {
-		read    func() (*ebpf.CollectionSpec, error)
-		program string
-		hook    bpf.MapsHook
-	}
-	objects := []object{{bpf.LoadTc, "tc_from_netdev", bpf.MapsHookHOOK_TC}}
-	if t.xdp {
-		objects = append([]object{{bpf.LoadXdp, "xdp_from_netdev", bpf.MapsHookHOOK_XDP}}, objects...)
-	}
-	for _, o := range objects {
-		spec, err := o.read()
-		if err != nil {
-			return fmt.Errorf("read program specs: %w", err)
-		}
-		program, err := t.loadOne(spec, o.program)
-		if err != nil {
-			return err
-		}
-		t.programs, t.hooks = append(t.programs, program), append(t.hooks, o.hook)
-		t.closers = append(t.closers, program.Close)
-	}
-	return nil
-}
-
-func (t *trial) loadOne(spec *ebpf.CollectionSpec, name string) (*ebpf.Program, error) {
-	if err := setConfig(spec.Variables["cfg"], t.fields); err != nil {
-		return nil, err
-	}
-	for other := range spec.Programs {
-		if other != name {
-			delete(spec.Programs, other)
-		}
-	}
-	replacements, err := t.replacements(spec, name)
-	if err != nil {
-		return nil, err
-	}
-	loaded, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements})
-	if err != nil {
-		return nil, loadError(err)
-	}
-	defer loaded.Close()
-	return loaded.DetachProgram(name), nil
-}
-
-// replacements returns the maps over which a program runs, and creates the trial's own ones.
-func (t *trial) replacements(spec *ebpf.CollectionSpec, name string) (map[string]*ebpf.Map, error) {
-	live, all := t.live.Replacements(spec), map[string]*ebpf.Map{}
-	for i := range spec.Programs[name].Instructions {
-		used := spec.Programs[name].Instructions[i].Reference()
-		if live[used] == nil || all[used] != nil {
-			continue
-		}
-		if slices.Contains(readByTrial(), used) {
-			all[used] = live[used]
-			continue
-		}
-		if rows := rowsOfTrial()[used]; rows > 0 {
-			spec.Maps[used].MaxEntries = rows
-		}
-		if t.own[used] == nil {
-			m, err := ebpf.NewMap(spec.Maps[used])
-			if err != nil {
-				return nil, fmt.Errorf("create map %s for a trial: %w", used, err)
-			}
-			t.own[used] = m
-			t.closers = append(t.closers, m.Close)
-		}
-		all[used] = t.own[used]
-	}
-	for unused := range live {
-		if all[unused] == nil {
-			delete(spec.Maps, unused)
-		}
-	}
-	return all, nil
+	t, err := trial.New(p, state, fields, d.maps)
+	return t, trial.Result{}, err
 }

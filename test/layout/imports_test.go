@@ -39,8 +39,10 @@ func rules() []rule {
 		{"pkg/reconcile", []string{"pkg/lb", "pkg/maps", "pkg/model"}, "the only writer of the tables writes what lb wants, whatever the source"},
 		{"pkg/checksum", []string{"pkg/bpf"}, "it mirrors code of the BPF programs, and knows rows but not what they mean"},
 		{"pkg/netfilter", nil, "it reads the kernel's records; higher layers decide what to do with them"},
+		{"pkg/hostfs", nil, "it finds and mounts file systems; higher layers decide what they put there"},
 		{"pkg/devices", nil, "it attaches the programs that it is given; higher layers decide what they do and configure them"},
-		{"pkg/datapath", []string{"pkg/devices", "pkg/netfilter", "pkg/checksum", "pkg/maps", "pkg/bpf", "pkg/model"}, "programs and maps outlive the agent and work without Services; of the model they know addresses, names and ranges of ports"},
+		{"pkg/trial", []string{"pkg/bpf", "pkg/devices", "pkg/maps"}, "it runs copies of the programs over copies of maps, and changes nothing"},
+		{"pkg/datapath", []string{"pkg/hostfs", "pkg/trial", "pkg/devices", "pkg/netfilter", "pkg/checksum", "pkg/maps", "pkg/bpf", "pkg/model"}, "programs and maps outlive the agent and work without Services; of the model they know addresses, names and ranges of ports"},
 		{"pkg/bigtcp", []string{"pkg/devices"}, "it raises the packet size limits of devices; higher layers decide whether, and of which ones"},
 		{"pkg/congestion", []string{"pkg/bpf"}, "it probes the kernel; higher layers decide for which pods, and act on the result"},
 		{"pkg/queues", []string{"pkg/devices", "pkg/congestion"}, "it gives devices queues; higher layers decide whether, and which ones get them"},
@@ -93,7 +95,7 @@ type outsider struct {
 func outsiders() []outsider {
 	return []outsider{
 		{"k8s.io/", []string{"pkg/source/...", "cmd/...", "test/..."}, "only the sources know Kubernetes, and the agent works without it"},
-		{"github.com/cilium/ebpf", []string{"pkg/bpf", "pkg/maps", "pkg/devices", "pkg/datapath", "pkg/congestion", "pkg/sockmap", "pkg/reasons", "pkg/snapshot", "pkg/mapstats", "pkg/explain", "pkg/observe", "test/..."},
+		{"github.com/cilium/ebpf", []string{"pkg/bpf", "pkg/maps", "pkg/devices", "pkg/trial", "pkg/datapath", "pkg/congestion", "pkg/sockmap", "pkg/reasons", "pkg/snapshot", "pkg/mapstats", "pkg/explain", "pkg/observe", "test/..."},
 			"code reaches maps and programs through our types, which have tests and fakes"},
 		{"github.com/prometheus/", []string{"pkg/metrics"}, "what is counted does not depend on the form in which it is published"},
 		{"github.com/spf13/cobra", []string{"cmd/..."}, "only the command line has commands"},

@@ -1,4 +1,4 @@
-package datapath
+package hostfs
 
 import (
 	"errors"
@@ -20,12 +20,12 @@ const (
 
 // opened fakes the directories of a machine by the id of each cgroup; a path without an id is not
 // in a cgroup2.
-func opened(ids map[string]uint64) func(string) (cgroup, error) {
-	return func(path string) (cgroup, error) {
+func opened(ids map[string]uint64) func(string) (Cgroup, error) {
+	return func(path string) (Cgroup, error) {
 		if ids[path] == 0 {
-			return cgroup{}, fs.ErrInvalid
+			return Cgroup{}, fs.ErrInvalid
 		}
-		return cgroup{path, ids[path]}, nil
+		return Cgroup{path, ids[path]}, nil
 	}
 }
 
@@ -40,7 +40,7 @@ func TestCgroupRoot(t *testing.T) {
 	})
 	for _, test := range []struct {
 		name, mounts, own string
-		open              func(string) (cgroup, error)
+		open              func(string) (Cgroup, error)
 		want              string
 		err               error
 	}{
@@ -70,8 +70,8 @@ func TestCgroupRoot(t *testing.T) {
 				t.Fatal(err)
 			}
 			got, err := cgroupRoot(mounts, parseCgroupPath(test.own), test.open)
-			if !errors.Is(err, test.err) || got.path != test.want {
-				t.Errorf("cgroupRoot = %q, %v; want %q, %v", got.path, err, test.want, test.err)
+			if !errors.Is(err, test.err) || got.Path != test.want {
+				t.Errorf("cgroupRoot = %q, %v; want %q, %v", got.Path, err, test.want, test.err)
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-package datapath
+package hostfs
 
 import (
 	"errors"
@@ -15,11 +15,11 @@ import (
 
 // runFind prints the path and id of the root that findCgroup finds.
 func runFind([]string) error {
-	found, err := findCgroup("")
+	found, err := FindCgroup("")
 	if err != nil {
 		return err
 	}
-	fmt.Println(found.path, found.id)
+	fmt.Println(found.Path, found.Id)
 	return nil
 }
 
@@ -30,7 +30,7 @@ func runMount(args []string) error {
 	for range 2 {
 		done, err := MountCgroup(at, "")
 		if err != nil {
-			if _, opened := openCgroup(at); opened == nil {
+			if _, opened := OpenCgroup(at); opened == nil {
 				err = errors.Join(err, errors.New("and the mount is still there"))
 			}
 			return err
@@ -45,7 +45,7 @@ func runMount(args []string) error {
 func wholeTree(t *testing.T) {
 	t.Helper()
 	rig.Root(t)
-	if found, err := findCgroup(""); err != nil || found.id != rootID {
+	if found, err := FindCgroup(""); err != nil || found.Id != RootID {
 		rig.Lacking(t, "root", fmt.Sprintf("this machine is a container that shows only part of the cgroups (%+v, %v)", found, err))
 	}
 }

@@ -1,4 +1,4 @@
-package datapath
+package trial
 
 import (
 	"bytes"
@@ -28,7 +28,7 @@ const (
 )
 
 // flow returns the packet's key.
-func (t *trial) flow() maps.Flow {
+func (t *Trial) flow() maps.Flow {
 	from, to := t.packet.Source, t.packet.Destination
 	return maps.Flow{
 		Saddr: maps.AddrOf(from.Addr()), Daddr: maps.AddrOf(to.Addr()),
@@ -37,7 +37,7 @@ func (t *trial) flow() maps.Flow {
 }
 
 // remember copies the live rows of the packet's flow and its client, and the turns of services.
-func (t *trial) remember() error {
+func (t *Trial) remember() error {
 	if err := t.copyServices(); err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (t *trial) remember() error {
 	return t.copyAffinity()
 }
 
-func (t *trial) copyServices() error {
+func (t *Trial) copyServices() error {
 	from, err := maps.MapArray[maps.Service](t.live.Services, false)
 	if err != nil {
 		return err
@@ -79,7 +79,7 @@ func (t *trial) copyServices() error {
 }
 
 // copyAffinity copies the row that binds the client to a backend of the packet's service.
-func (t *trial) copyAffinity() error {
+func (t *Trial) copyAffinity() error {
 	key := maps.SvcKey{Addr: t.flow().Daddr, Port: t.flow().Dport, Proto: t.packet.Protocol}
 	var svc maps.Svc
 	err := t.live.Svcs.Lookup(&key, &svc)
@@ -109,7 +109,7 @@ func (t *trial) copyAffinity() error {
 
 // run passes the packet to the programs. If they choose a port that another flow has in the live
 // maps, it adds that flow to the trial's maps and runs them again.
-func (t *trial) run() (result TrialResult, err error) {
+func (t *Trial) runPrograms() (result Result, err error) {
 	for range trialRuns {
 		if result, err = t.once(); err != nil || result.Row == nil {
 			return result, err
@@ -124,7 +124,7 @@ func (t *trial) run() (result TrialResult, err error) {
 
 // isTaken reports whether another flow has the key of the replies. If so, it adds that flow to the
 // trial's maps.
-func (t *trial) isTaken(row *maps.FlowRow) (bool, error) {
+func (t *Trial) isTaken(row *maps.FlowRow) (bool, error) {
 	back := maps.BackOf(t.flow(), row)
 	for _, live := range []*ebpf.Map{t.live.Ct, t.live.CtPending} {
 		other, there, err := maps.LookupFlow(live, back)
@@ -148,8 +148,8 @@ func (t *trial) isTaken(row *maps.FlowRow) (bool, error) {
 }
 
 // once passes the packet to one program after the other until one has decided.
-func (t *trial) once() (TrialResult, error) {
-	result := TrialResult{Device: t.device.Name}
+func (t *Trial) once() (Result, error) {
+	result := Result{Device: t.device.Name}
 	frame := t.packet.frame(t.device.HardwareAddr)
 	for i, program := range t.programs {
 		result.Hook = t.hooks[i]
@@ -176,7 +176,7 @@ func (t *trial) once() (TrialResult, error) {
 }
 
 // readResult completes a result from what the programs wrote to the maps.
-func (t *trial) readResult(result *TrialResult) error {
+func (t *Trial) readResult(result *Result) error {
 	reason, err := t.reason(result.Hook)
 	if err != nil {
 		return err
@@ -208,7 +208,7 @@ func (t *trial) readResult(result *TrialResult) error {
 }
 
 // reason returns the reason under which the packet was counted, and resets that counter.
-func (t *trial) reason(hook bpf.MapsHook) (found bpf.MapsReason, err error) {
+func (t *Trial) reason(hook bpf.MapsHook) (found bpf.MapsReason, err error) {
 	for reason := range bpf.MapsReasonREASONS {
 		index := uint32(hook)*uint32(bpf.MapsCounterRoomCOUNTER_REASONS) + uint32(reason)
 		var cpus []maps.Counter
@@ -231,7 +231,7 @@ func (t *trial) reason(hook bpf.MapsHook) (found bpf.MapsReason, err error) {
 }
 
 // skb returns the context of a packet at tc: a struct __sk_buff up to and including ifindex.
-func (t *trial) skb() []byte {
+func (t *Trial) skb() []byte {
 	const ifindex = 40
 	context := make([]byte, ifindex+4)
 	binary.NativeEndian.PutUint32(context[ifindex:], uint32(t.device.Index))
@@ -240,7 +240,7 @@ func (t *trial) skb() []byte {
 
 // xdpMD returns the context of a frame at XDP: data, data_end, data_meta, ingress_ifindex,
 // rx_queue_index, egress_ifindex.
-func (t *trial) xdpMD(length int) []byte {
+func (t *Trial) xdpMD(length int) []byte {
 	context := make([]byte, 24)
 	binary.NativeEndian.PutUint32(context[4:], uint32(length))
 	binary.NativeEndian.PutUint32(context[12:], uint32(t.device.Index))
@@ -249,7 +249,7 @@ func (t *trial) xdpMD(length int) []byte {
 
 // frame returns the packet as the device receives it: a SYN, an INIT, or an empty UDP packet. Its
 // checksums are never read.
-func (p *TrialPacket) frame(device net.HardwareAddr) []byte {
+func (p *Packet) frame(device net.HardwareAddr) []byte {
 	l4 := binary.BigEndian.AppendUint16(nil, p.Source.Port())
 	l4 = binary.BigEndian.AppendUint16(l4, p.Destination.Port())
 	switch p.Protocol {

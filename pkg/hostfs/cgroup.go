@@ -1,4 +1,6 @@
-package datapath
+// Package hostfs finds, checks and mounts the file systems that the programs need: the cgroup2 tree,
+// to which they are attached, and a bpf filesystem, in which they are pinned.
+package hostfs
 
 import (
 	"bytes"
@@ -23,54 +25,55 @@ var (
 	ErrPartOfTree = errors.New("only a part of the cgroup2 tree can be seen")
 )
 
-// rootID is the id of the root cgroup.
-const rootID = 1
+// RootID is the id of the root cgroup.
+const RootID = 1
 
-// goneID is an id that no cgroup has.
-const goneID = math.MaxUint64
+// GoneID is an id that no cgroup has.
+const GoneID = math.MaxUint64
 
-// cgroup is a directory of the cgroup2 tree.
-type cgroup struct {
-	path string
-	id   uint64
+// Cgroup is a directory of the cgroup2 tree.
+type Cgroup struct {
+	Path string
+	Id   uint64
 }
 
-// findCgroup returns the cgroup at path, or the root of the mounted tree if path is empty.
-func findCgroup(path string) (cgroup, error) {
+// FindCgroup returns the cgroup at path, or the root of the mounted tree if path is empty.
+func FindCgroup(path string) (Cgroup, error) {
 	if path != "" {
-		return openCgroup(path)
+		return OpenCgroup(path)
 	}
 	mounts, own, err := ownView()
 	if err != nil {
-		return cgroup{}, fmt.Errorf("find cgroup root: %w", err)
+		return Cgroup{}, fmt.Errorf("find cgroup root: %w", err)
 	}
-	found, err := cgroupRoot(mounts, own, openCgroup)
+	found, err := cgroupRoot(mounts, own, OpenCgroup)
 	if err != nil {
-		return cgroup{}, fmt.Errorf("find cgroup root: %w", err)
+		return Cgroup{}, fmt.Errorf("find cgroup root: %w", err)
 	}
 	return found, nil
 }
 
 // CgroupRoot returns the cgroup that an agent would attach to, given the same path.
 func CgroupRoot(path string) (string, error) {
-	found, err := findCgroup(path)
-	return found.path, err
+	found, err := FindCgroup(path)
+	return found.Path, err
 }
 
-func openCgroup(path string) (cgroup, error) {
+// OpenCgroup returns the cgroup at path.
+func OpenCgroup(path string) (Cgroup, error) {
 	var fsInfo unix.Statfs_t
 	if err := unix.Statfs(path, &fsInfo); err != nil {
-		return cgroup{}, fmt.Errorf("check cgroup %s: %w", path, err)
+		return Cgroup{}, fmt.Errorf("check cgroup %s: %w", path, err)
 	}
 	if fsInfo.Type != unix.CGROUP2_SUPER_MAGIC {
-		return cgroup{}, fmt.Errorf("check cgroup %s: not in a cgroup2 filesystem; programs cannot be attached to cgroup v1",
+		return Cgroup{}, fmt.Errorf("check cgroup %s: not in a cgroup2 filesystem; programs cannot be attached to cgroup v1",
 			path)
 	}
 	var info unix.Stat_t
 	if err := unix.Stat(path, &info); err != nil {
-		return cgroup{}, fmt.Errorf("check cgroup %s: %w", path, err)
+		return Cgroup{}, fmt.Errorf("check cgroup %s: %w", path, err)
 	}
-	return cgroup{path: path, id: info.Ino}, nil
+	return Cgroup{Path: path, Id: info.Ino}, nil
 }
 
 // ownView returns the cgroup2 mounts that this process sees, and its own cgroup.
@@ -105,7 +108,7 @@ func ownCgroup(list []byte) cgroupPath {
 // cgroupRoot returns the root of the tree among its mounts. It opens every one, since a mount may
 // be hidden by another on top. In a container with its own cgroup namespace, "/" is just the
 // container, unless the container spans the whole machine, and the host's tree shows as "/../..".
-func cgroupRoot(mounts []cgroupMount, own cgroupPath, open func(path string) (cgroup, error)) (cgroup, error) {
+func cgroupRoot(mounts []cgroupMount, own cgroupPath, open func(path string) (Cgroup, error)) (Cgroup, error) {
 	mounts = slices.Clone(mounts)
 	slices.SortStableFunc(mounts, func(a, b cgroupMount) int {
 		return cmp.Or(cmp.Compare(len(a.root.down), len(b.root.down)), cmp.Compare(b.root.up, a.root.up))
@@ -117,29 +120,29 @@ func cgroupRoot(mounts []cgroupMount, own cgroupPath, open func(path string) (cg
 		switch {
 		case err != nil:
 			failed = cmp.Or(failed, err)
-		case found.id == rootID || mount.root.whole() && (mount.root.up > 0 || !own.whole()):
+		case found.Id == RootID || mount.root.whole() && (mount.root.up > 0 || !own.whole()):
 			return found, nil
 		default:
-			part = cmp.Or(part, found.path)
+			part = cmp.Or(part, found.Path)
 		}
 	}
 	switch {
 	case part != "":
-		return cgroup{}, fmt.Errorf("%w, at %s: let the container see the node's (a hostPath volume of /sys/fs/cgroup), or name "+
+		return Cgroup{}, fmt.Errorf("%w, at %s: let the container see the node's (a hostPath volume of /sys/fs/cgroup), or name "+
 			"a directory with --cgroup-root to serve only the processes in it", ErrPartOfTree, part)
 	case failed != nil:
-		return cgroup{}, fmt.Errorf("%w that can be opened: %w; \"fairlead init\" mounts one", ErrNoCgroup, failed)
+		return Cgroup{}, fmt.Errorf("%w that can be opened: %w; \"fairlead init\" mounts one", ErrNoCgroup, failed)
 	}
-	return cgroup{}, fmt.Errorf("%w; \"fairlead init\" mounts one, or name a directory in one with --cgroup-root", ErrNoCgroup)
+	return Cgroup{}, fmt.Errorf("%w; \"fairlead init\" mounts one, or name a directory in one with --cgroup-root", ErrNoCgroup)
 }
 
-// holdsOwn reports whether this process is in the cgroup or below it, and whether that is known.
-func (c cgroup) holdsOwn() (inside, known bool, err error) {
+// HoldsOwn reports whether this process is in the cgroup or below it, and whether that is known.
+func (c Cgroup) HoldsOwn() (inside, known bool, err error) {
 	mounts, own, err := ownView()
 	if err != nil {
 		return false, false, err
 	}
-	inside, known = serves(c.path, mounts, own)
+	inside, known = serves(c.Path, mounts, own)
 	return inside, known, nil
 }
 

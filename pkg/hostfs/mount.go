@@ -1,4 +1,4 @@
-package datapath
+package hostfs
 
 import (
 	"errors"
@@ -38,9 +38,9 @@ func MountBPFFS(path string) (Mount, error) {
 // MountCgroup mounts the cgroup2 tree at path, unless the tree's root is visible somewhere, or
 // served, the directory that the agent should serve, is in a tree. It needs CAP_SYS_ADMIN.
 func MountCgroup(path, served string) (Mount, error) {
-	found, err := findCgroup(served)
+	found, err := FindCgroup(served)
 	if err == nil {
-		return Mount{Kind: "cgroup2", Path: found.path}, nil
+		return Mount{Kind: "cgroup2", Path: found.Path}, nil
 	}
 	done := Mount{Kind: "cgroup2", Path: path}
 	if served != "" || !errors.Is(err, ErrNoCgroup) && !errors.Is(err, ErrPartOfTree) {
@@ -53,10 +53,10 @@ func MountCgroup(path, served string) (Mount, error) {
 		return done, err
 	}
 	// In a cgroup namespace of our own, a new mount shows only the cgroups below ours.
-	if found, err = findCgroup(""); err != nil {
+	if found, err = FindCgroup(""); err != nil {
 		return done, errors.Join(fmt.Errorf("mount cgroup2 at %s: it shows only this container: %w", path, err), unmount(path))
 	}
-	done.Path, done.Mounted = found.path, true
+	done.Path, done.Mounted = found.Path, true
 	return done, nil
 }
 
