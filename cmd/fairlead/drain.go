@@ -45,7 +45,7 @@ func drain(ctx context.Context, cfg *config.Config, limit time.Duration, out io.
 	if err != nil {
 		return left, err
 	}
-	node, err := datapath.NewDrain(cfg.BPFFS, timeouts.TCPClosing)
+	node, err := datapath.NewDrain(datapath.MapsDir(cfg.BPFFS), timeouts.TCPClosing)
 	if limit == 0 && err != nil {
 		// Unreadable maps are removed too, and the handover reports that it could not read them.
 		return left, nil

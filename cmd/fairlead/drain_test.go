@@ -170,7 +170,7 @@ func (l *leaving) served(when string) {
 func TestDrainIsInterruptedWhileItScans(t *testing.T) {
 	l := newLeaving(t)
 	l.flow(maps.FlowReset)
-	waiting, err := datapath.NewDrain(l.bpffs, 0)
+	waiting, err := datapath.NewDrain(datapath.MapsDir(l.bpffs), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ type Datapath struct {
 	lock     *os.File
 	adopted  bool
 	repinned Pins
-	former   former
+	former   *former
 }
 
 // shared is what the parts of a Datapath share.
@@ -132,6 +132,7 @@ func Open(config Config) (*Datapath, error) {
 	if d.lock, err = d.pins.prepare(); err != nil {
 		return nil, err
 	}
+	d.former = newFormer(d.log, &d.changing, func() *maps.Maps { return d.maps })
 	if err := errors.Join(d.finishTable(), d.adopt()); err != nil {
 		return nil, errors.Join(err, d.lock.Close())
 	}

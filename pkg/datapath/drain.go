@@ -27,11 +27,10 @@ type Drain struct {
 	linger time.Duration
 }
 
-// NewDrain opens what is pinned below the bpf filesystem. It returns nil if nothing is. Where
+// NewDrain opens the maps that are pinned in dir. It returns nil if none are. Where
 // replies don't pass here, a client that has closed counts as gone once it has been silent for
 // linger.
-func NewDrain(bpffs string, linger time.Duration) (*Drain, error) {
-	dir := MapsDir(bpffs)
+func NewDrain(dir string, linger time.Duration) (*Drain, error) {
 	d := &Drain{linger: linger}
 	var err error
 	if d.tick, err = MeasureTick(); err != nil {

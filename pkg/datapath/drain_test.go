@@ -17,7 +17,7 @@ import (
 // leaver is a node that is being drained, with maps, a tunnel, and two backends: one reached
 // through the tunnel and one to which other nodes forward.
 type leaver struct {
-	*Datapath
+	maps  *maps.Maps
 	ns    *rig.Netns
 	drain *Drain
 	ports uint16 // last client port used
@@ -25,9 +25,8 @@ type leaver struct {
 
 func newLeaver(t *testing.T) *leaver {
 	t.Helper()
-	p := newMounts(t)
-	l := &leaver{Datapath: running(t, p), ns: rig.NewNetns(t, "node")}
-	t.Cleanup(func() { l.Datapath.Close() })
+	m, dir := newPinned(t)
+	l := &leaver{maps: m, ns: rig.NewNetns(t, "node")}
 	rig.Veth(t, l.ns, "tunnel", rig.NewNetns(t, "far"), "eth0")
 	rig.Address(t, l.ns, "tunnel", "10.8.0.1/24", "fd08::1/64")
 	rig.Route(t, l.ns, "10.9.0.0/24", "10.8.0.2")
@@ -37,23 +36,23 @@ func newLeaver(t *testing.T) *leaver {
 		if err != nil {
 			return err
 		}
-		return l.Maps().SetTunnel(uint32(device.Index))
+		return l.maps.SetTunnel(uint32(device.Index))
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, backend := range []string{"10.1.0.5", "fd01::5"} {
 		key := maps.HostedAddrKey(netip.MustParseAddr(backend))
-		if err := l.Maps().Svcs.Put(&key, &maps.Svc{Kind: maps.Hosted}); err != nil {
+		if err := l.maps.Svcs.Put(&key, &maps.Svc{Kind: maps.Hosted}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, own := range []string{"192.0.2.1", "2001:db8::1"} {
-		if err := l.Maps().NodeAddrs.Put(maps.AddrOf(netip.MustParseAddr(own)), &bpf.MapsNodeAddr{}); err != nil {
+		if err := l.maps.NodeAddrs.Put(maps.AddrOf(netip.MustParseAddr(own)), &bpf.MapsNodeAddr{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if l.drain, err = NewDrain(p.Config.BPFFS, 0); err != nil {
+	if l.drain, err = NewDrain(dir, 0); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.drain.Close() })
@@ -89,9 +88,9 @@ func (l *leaver) enter(t *testing.T, f stuckCase) {
 	reply := maps.FlowRow{
 		Saddr: key.Daddr, Daddr: key.Saddr, Sport: key.Dport, Dport: key.Sport, Flags: f.flags | maps.FlowReply, State: f.back, Seen: f.seen,
 	}
-	m := l.Maps().Ct
+	m := l.maps.Ct
 	if f.half {
-		m = l.Maps().CtPending
+		m = l.maps.CtPending
 	}
 	back := maps.BackOf(key, &row)
 	row.Checksum, reply.Checksum = checksum.Of(key, row), checksum.Of(back, reply)
@@ -170,10 +169,7 @@ func (f stuckCase) filled() stuckCase {
 func TestCloseFrontends(t *testing.T) {
 	for name, hosts := range map[string]bool{"with backends for other nodes": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
-			p := newMounts(t)
-			d := running(t, p)
-			t.Cleanup(func() { d.Close() })
-			m := d.Maps()
+			m, _ := newPinned(t)
 			var keys []maps.SvcKey
 			if hosts {
 				key := maps.HostedAddrKey(netip.MustParseAddr("10.1.0.5"))

@@ -28,30 +28,12 @@ type Flows struct {
 	progs  *ebpf.Collection
 	buffer maps.FlowBuffer
 
-	copying *atomic.Bool // see Datapath; nil if unknown
+	copying *atomic.Bool // flows are in two maps; nil if unknown
 }
 
 // ErrCopying is wrapped by the error of Collect while flows are in two maps because a growth was
 // interrupted.
 var ErrCopying = errors.New("flows are being carried over to a larger map")
-
-// Flows returns a Flows. The caller must close it. It pins and attaches nothing.
-func (d *shared) Flows() (*Flows, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.maps == nil {
-		return nil, fmt.Errorf("open flows: %w", ErrNoMaps)
-	}
-	flows, err := NewFlows(d.maps)
-	if err != nil {
-		return nil, err
-	}
-	flows.copying = &d.copying
-	if flows.opened, err = d.maps.CtOpened.Clone(); err != nil {
-		return nil, errors.Join(fmt.Errorf("duplicate map ct_opened: %w", err), flows.Close())
-	}
-	return flows, nil
-}
 
 // NewFlows returns a Flows over the given maps, which the caller still owns.
 func NewFlows(m *maps.Maps) (*Flows, error) {
@@ -68,6 +50,20 @@ func NewFlows(m *maps.Maps) (*Flows, error) {
 		return nil, errors.Join(fmt.Errorf("duplicate map lru_stats: %w", err), open.Close(), half.Close())
 	}
 	return newFlows(open, half, counts)
+}
+
+// NewLiveFlows is NewFlows for the maps of an agent, which may be copied to others: copying says when.
+// It also counts the flows that are established.
+func NewLiveFlows(m *maps.Maps, copying *atomic.Bool) (*Flows, error) {
+	flows, err := NewFlows(m)
+	if err != nil {
+		return nil, err
+	}
+	flows.copying = copying
+	if flows.opened, err = m.CtOpened.Clone(); err != nil {
+		return nil, errors.Join(fmt.Errorf("duplicate map ct_opened: %w", err), flows.Close())
+	}
+	return flows, nil
 }
 
 // OpenFlows returns a Flows over the maps pinned in dir. The caller must close it.
@@ -99,7 +95,7 @@ func (f *Flows) Moved(dir string) (bool, error) {
 	}
 	was, _ := before.ID()
 	is, _ := now.ID()
-	_, err = os.Stat(filepath.Join(filepath.Dir(dir), tableDir))
+	_, err = os.Stat(filepath.Join(filepath.Dir(dir), maps.GrowthDir))
 	return was != is || err == nil, nil
 }
 

@@ -3,7 +3,7 @@ package datapath
 import (
 	"errors"
 	"fmt"
-	"io/fs"
+	"log/slog"
 	"net/netip"
 	"os"
 	"sync"
@@ -28,27 +28,27 @@ const importWindow = 10 * time.Second
 // meanwhile.
 type former struct {
 	imported bool // done, or there was nothing to do
+	log      *slog.Logger
+	changing sync.Locker       // held while maps are replaced
+	maps     func() *maps.Maps // nil once they are closed
 	records  *netfilter.Records
 	over     sync.WaitGroup
 	once     sync.Once // closes records
 }
 
+// newFormer returns a former that writes to the maps that are in use.
+func newFormer(log *slog.Logger, changing sync.Locker, inUse func() *maps.Maps) *former {
+	return &former{log: log, changing: changing, maps: inUse}
+}
+
+// done reports whether connections were imported, or there was nothing to import.
+func (f *former) done() bool { return f.imported }
+
+// skip says that there is nothing to import.
+func (f *former) skip() { f.imported = true }
+
 // frontends are those that clients outside dial.
 type frontends map[maps.SvcKey]struct{}
-
-func frontendsOf(keys []maps.SvcKey, rows []maps.Svc) frontends {
-	f := frontends{}
-	for i, key := range keys {
-		f.add(key, rows[i])
-	}
-	return f
-}
-
-func (f frontends) add(key maps.SvcKey, row maps.Svc) {
-	if !maps.IsHosted(key) && hooksFor(key, row)&packetHooks != 0 && (key.Proto == unix.IPPROTO_TCP || key.Proto == unix.IPPROTO_UDP) {
-		f[key] = struct{}{}
-	}
-}
 
 // has reports whether a flow goes to one of the frontends, or to a NodePort at any address.
 func (f frontends) has(flow maps.Flow) bool {
@@ -61,37 +61,17 @@ func (f frontends) has(flow maps.Flow) bool {
 	return ok
 }
 
-// adoptFormer calls keep for the frontends in the maps, unless devices have had programs for them
-// all along.
-func (d *Datapath) adoptFormer() error {
-	known := frontends{}
-	if err := d.tables.Svcs.Each(known.add); err != nil {
-		return err
-	}
-	entries, err := os.ReadDir(d.pins.devs)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("list links at devices: %w", err)
-	}
-	switch {
-	case len(known) > 0 && len(entries) > 0:
-		d.former.imported = true
-	case len(known) > 0:
-		d.former.importRows(d, known)
-	}
-	return nil
-}
-
 // importRows writes the rows for connections to the frontends, before the frontends or the programs
 // exist. If it fails for some connections, everything else is still served. The caller holds
 // changing.
-func (f *former) importRows(d *Datapath, known frontends) {
-	if f.imported || len(known) == 0 || !d.servesDevices() {
+func (f *former) importRows(known frontends) {
+	if f.imported || len(known) == 0 {
 		return
 	}
 	f.imported = true
 	records, err := netfilter.Open()
 	if err != nil {
-		d.log.Warn("connections that the stack has translated may be reset", "error", err)
+		f.log.Warn("connections that the stack has translated may be reset", "error", err)
 	}
 	if records == nil {
 		return
@@ -99,7 +79,7 @@ func (f *former) importRows(d *Datapath, known frontends) {
 	f.records = records
 	begun := time.Now()
 	var left int
-	writer, err := d.newFormerRows(known)
+	writer, err := f.newFormerRows(known)
 	if err == nil {
 		err = writer.open()
 	}
@@ -107,29 +87,29 @@ func (f *former) importRows(d *Datapath, known frontends) {
 		left, err = writer.take(records)
 	}
 	if err != nil || left > 0 {
-		d.log.Warn("connections that the stack has translated may be reset", "error", err, "left", left)
+		f.log.Warn("connections that the stack has translated may be reset", "error", err, "left", left)
 	}
 	if writer == nil {
 		f.once.Do(records.Close)
 		return
 	}
-	d.log.Info("existing connections stay with the stack", "connections", len(writer.written), "took", time.Since(begun))
-	f.over.Go(func() { f.follow(d, writer) })
+	f.log.Info("existing connections stay with the stack", "connections", len(writer.written), "took", time.Since(begun))
+	f.over.Go(func() { f.follow(writer) })
 }
 
 // follow writes rows for connections that began later: the stack may have seen their first packets
 // before the frontends existed, and their next packets will find the frontends.
-func (f *former) follow(d *Datapath, w *formerRows) {
+func (f *former) follow(w *formerRows) {
 	defer f.once.Do(f.records.Close)
 	err := f.hear(w)
 	if errors.Is(err, os.ErrClosed) {
 		return
 	}
 	if err != nil {
-		d.log.Warn("connections that the stack has translated may be reset", "error", err)
+		f.log.Warn("connections that the stack has translated may be reset", "error", err)
 	}
 	if err := w.dropEnded(f.records); err != nil {
-		d.log.Warn("cannot delete the rows of connections that have ended: later ones from the same ports may be left to the stack", "error", err)
+		f.log.Warn("cannot delete the rows of connections that have ended: later ones from the same ports may be left to the stack", "error", err)
 	}
 }
 
@@ -177,7 +157,7 @@ func flowFrom(proto uint8, from, to netip.AddrPort) maps.Flow {
 
 // formerRows writes rows that make the programs pass flows unchanged.
 type formerRows struct {
-	d       *Datapath
+	to      *former
 	known   frontends
 	tick    Tick
 	now     uint32 // in ticks
@@ -185,7 +165,7 @@ type formerRows struct {
 	written []netfilter.Connection
 }
 
-func (d *Datapath) newFormerRows(known frontends) (*formerRows, error) {
+func (f *former) newFormerRows(known frontends) (*formerRows, error) {
 	tick, err := MeasureTick()
 	if err != nil {
 		return nil, err
@@ -194,8 +174,8 @@ func (d *Datapath) newFormerRows(known frontends) (*formerRows, error) {
 	if err != nil {
 		return nil, err
 	}
-	room := int(d.maps.Ct.MaxEntries()) / 8 // half of the map
-	return &formerRows{d: d, known: known, tick: tick, now: now, room: room}, nil
+	room := int(f.maps().Ct.MaxEntries()) / 8 // half of the map
+	return &formerRows{to: f, known: known, tick: tick, now: now, room: room}, nil
 }
 
 // take writes rows for the connections in the records: TCP first, then UDP, of these first those
@@ -245,14 +225,14 @@ func rankOf(c netfilter.Connection) int {
 // to no known flow. The record of its connection may not have been read yet, and if the connection
 // begins at the same time as the frontends, its rows come too late for its second packet.
 func (w *formerRows) open() error {
-	return w.d.maps.SetFormer(w.now + uint32(importWindow/w.tick.Duration) + 1)
+	return w.to.maps().SetFormer(w.now + uint32(importWindow/w.tick.Duration) + 1)
 }
 
 // writeNow is write for callers that do not hold changing.
 func (w *formerRows) writeNow(c netfilter.Connection) error {
-	w.d.changing.Lock()
-	defer w.d.changing.Unlock()
-	if w.d.maps == nil {
+	w.to.changing.Lock()
+	defer w.to.changing.Unlock()
+	if w.to.maps() == nil {
 		return nil
 	}
 	return w.write(c)
@@ -297,9 +277,9 @@ func (w *formerRows) dropEnded(records *netfilter.Records) error {
 	}); err != nil {
 		return err
 	}
-	w.d.changing.Lock()
-	defer w.d.changing.Unlock()
-	if w.d.maps == nil {
+	w.to.changing.Lock()
+	defer w.to.changing.Unlock()
+	if w.to.maps() == nil {
 		return nil
 	}
 	for _, c := range w.written {
@@ -321,9 +301,9 @@ func (w *formerRows) dropFlow(flow maps.Flow) error {
 	back := maps.BackOf(flow, &maps.FlowRow{Saddr: flow.Saddr, Daddr: flow.Daddr, Sport: flow.Sport, Dport: flow.Dport})
 	for _, key := range []maps.Flow{flow, back} {
 		var row maps.FlowRow
-		err := w.d.maps.Ct.Lookup(&key, &row)
+		err := w.to.maps().Ct.Lookup(&key, &row)
 		if err == nil && row.Flags&maps.FlowStack != 0 {
-			err = w.d.maps.Ct.Delete(&key)
+			err = w.to.maps().Ct.Delete(&key)
 		}
 		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("delete flow of %s: %w", maps.FlowSource(flow), err)
@@ -340,7 +320,7 @@ func (w *formerRows) writeFlow(flow maps.Flow, ending bool) error {
 		state = maps.FlowClosing
 	}
 	for _, r := range stackRows(flow, w.now, state) {
-		if err := w.d.maps.Ct.Update(&r.key, &r.row, ebpf.UpdateNoExist); errors.Is(err, ebpf.ErrKeyExist) {
+		if err := w.to.maps().Ct.Update(&r.key, &r.row, ebpf.UpdateNoExist); errors.Is(err, ebpf.ErrKeyExist) {
 			return nil
 		} else if err != nil {
 			return fmt.Errorf("write flow of %s: %w", maps.FlowSource(flow), err)

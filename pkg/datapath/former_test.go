@@ -2,10 +2,12 @@ package datapath
 
 import (
 	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -45,12 +47,11 @@ func record(list []netfilter.Connection) error {
 // If there is not enough room, TCP connections come first, then UDP flows that last. take returns
 // how many found no room. Connections to no known frontend take none.
 func TestTake(t *testing.T) {
-	p := newMounts(t)
+	m, _ := newPinned(t)
+	to := newFormer(slog.Default(), &sync.Mutex{}, func() *maps.Maps { return m })
 	if _, err := exec.LookPath("nft"); err != nil {
 		rig.Lacking(t, "cluster", "nft is missing: install nftables")
 	}
-	d := running(t, p)
-	t.Cleanup(func() { d.Close() })
 	of := func(port uint16, proto uint8, lasting bool) netfilter.Connection {
 		client := netip.AddrPortFrom(netip.MustParseAddr("198.51.100.7"), port)
 		return netfilter.Connection{
@@ -63,7 +64,7 @@ func TestTake(t *testing.T) {
 	other.Dialed = netip.MustParseAddrPort("192.0.2.1:30002")
 	known := frontends{}
 	for _, proto := range []model.Protocol{model.TCP, model.UDP} {
-		known.add(maps.KeyOf(netip.IPv4Unspecified(), 30001, proto), maps.Svc{Kind: maps.NodePort})
+		known[maps.KeyOf(netip.IPv4Unspecified(), 30001, proto)] = struct{}{}
 	}
 	err := rig.NewNetns(t, "node").Do(func() error {
 		if err := record([]netfilter.Connection{answered, stream, other, tcp}); err != nil {
@@ -75,7 +76,7 @@ func TestTake(t *testing.T) {
 		}
 		defer records.Close()
 		for room, want := range [][]netfilter.Connection{nil, {tcp}, {tcp, stream}, {tcp, stream, answered}, {tcp, stream, answered}} {
-			w, err := d.newFormerRows(known)
+			w, err := to.newFormerRows(known)
 			if err != nil {
 				return err
 			}
@@ -88,7 +89,7 @@ func TestTake(t *testing.T) {
 				t.Errorf("with room for %d (-want +taken):\n%s", room, diff)
 			}
 		}
-		return takeInside(t, d, records)
+		return takeInside(t, to, records)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +98,7 @@ func TestTake(t *testing.T) {
 
 // takeInside checks that a connection of the node itself to no frontend of clients outside keeps the
 // port that netfilter has given it, and that nothing else is done about it.
-func takeInside(t *testing.T, d *Datapath, records *netfilter.Records) error {
+func takeInside(t *testing.T, to *former, records *netfilter.Records) error {
 	t.Helper()
 	inside := netfilter.Connection{
 		Client: netip.MustParseAddrPort("192.0.2.1:40000"), Dialed: netip.MustParseAddrPort("10.96.0.10:80"),
@@ -108,7 +109,7 @@ func takeInside(t *testing.T, d *Datapath, records *netfilter.Records) error {
 		return err
 	}
 	defer stack.Close()
-	w, err := d.newFormerRows(frontends{})
+	w, err := to.newFormerRows(frontends{})
 	if err != nil {
 		return err
 	}
@@ -120,20 +121,10 @@ func takeInside(t *testing.T, d *Datapath, records *netfilter.Records) error {
 		t.Errorf("take left out %d and has taken %v, %v", left, w.written, err)
 	}
 	for flow, want := range map[maps.Flow]bool{flowOf(inside): false, flowSeen(inside): true} {
-		row, ok, err := maps.LookupFlow(d.maps.Ct, flow)
+		row, ok, err := maps.LookupFlow(to.maps().Ct, flow)
 		if err != nil || ok != want || ok && !isFormers(flow, &row) {
 			t.Errorf("a row of %+v: %t, %+v, %v", flow, ok, row, err)
 		}
 	}
 	return nil
-}
-
-// The row that a drained node's frontend leaves behind is not a frontend: connections to it that
-// began meanwhile belong to others, and a new agent must leave them alone.
-func TestClosedIsNoFrontend(t *testing.T) {
-	key := maps.KeyOf(netip.IPv4Unspecified(), 30001, model.UDP)
-	row := maps.Svc{Kind: maps.NodePort}
-	if known := frontendsOf([]maps.SvcKey{key, maps.ClosedKey(key)}, []maps.Svc{row, row}); len(known) != 1 {
-		t.Errorf("the frontends are %v", known)
-	}
 }

@@ -17,11 +17,11 @@ import (
 )
 
 // served writes the rows of a connection as the programs do.
-func served(t *testing.T, d *Datapath, c netfilter.Connection, state uint8) {
+func served(t *testing.T, in *maps.Maps, c netfilter.Connection, state uint8) {
 	t.Helper()
-	m := d.maps.Ct
+	m := in.Ct
 	if state < maps.FlowOpen {
-		m = d.maps.CtPending
+		m = in.CtPending
 	}
 	flow, to := flowOf(c), flowSeen(c)
 	there := maps.FlowRow{Saddr: to.Saddr, Daddr: to.Daddr, Sport: to.Sport, Dport: to.Dport, State: state}
@@ -54,13 +54,12 @@ func mustTick(t *testing.T) Tick {
 // long the rest takes. Those whose ports netfilter has given to others are counted, unless they are
 // datagrams that were answered once.
 func TestHandOver(t *testing.T) {
-	p := newMounts(t)
+	m, dir := newPinned(t)
 	if _, err := exec.LookPath("nft"); err != nil {
 		rig.Lacking(t, "cluster", "nft is missing: install nftables")
 	}
-	d := running(t, p)
 	key := maps.KeyOf(netip.IPv4Unspecified(), 30001, model.TCP)
-	if err := d.maps.Svcs.Put(&key, &maps.Svc{Kind: maps.NodePort}); err != nil {
+	if err := m.Svcs.Put(&key, &maps.Svc{Kind: maps.NodePort}); err != nil {
 		t.Fatal(err)
 	}
 	of := func(port uint16, proto uint8) netfilter.Connection {
@@ -72,11 +71,11 @@ func TestHandOver(t *testing.T) {
 	}
 	open, stream, opening, answered := of(1, unix.IPPROTO_TCP), of(2, unix.IPPROTO_UDP), of(3, unix.IPPROTO_TCP), of(4, unix.IPPROTO_UDP)
 	late := of(5, unix.IPPROTO_TCP)
-	served(t, d, open, maps.FlowOpen)
-	served(t, d, stream, maps.FlowOpen)
-	served(t, d, opening, maps.FlowNew) // for this one, handOver waits
-	served(t, d, answered, maps.FlowAnswered)
-	served(t, d, late, maps.FlowOpen)
+	served(t, m, open, maps.FlowOpen)
+	served(t, m, stream, maps.FlowOpen)
+	served(t, m, opening, maps.FlowNew) // for this one, handOver waits
+	served(t, m, answered, maps.FlowAnswered)
+	served(t, m, late, maps.FlowOpen)
 	another := func(c netfilter.Connection) netfilter.Connection {
 		c.Client, c.Dialed = netip.MustParseAddrPort("192.0.2.1:50000"), netip.MustParseAddrPort("10.96.0.10:80")
 		return c
@@ -92,12 +91,12 @@ func TestHandOver(t *testing.T) {
 	over := make(chan HandedOver, 1)
 	go func() {
 		var result HandedOver
-		err := n.Do(func() error { result = handOver(d.pins.maps); return nil })
+		err := n.Do(func() error { result = handOver(dir); return nil })
 		result.Left = errors.Join(result.Left, err)
 		over <- result
 	}()
 	// Until the frontend is closed; if it never is, handOver still ends.
-	for row := (maps.Svc{}); len(over) == 0 && d.maps.Svcs.Lookup(&key, &row) == nil; {
+	for row := (maps.Svc{}); len(over) == 0 && m.Svcs.Lookup(&key, &row) == nil; {
 		time.Sleep(time.Millisecond)
 	}
 	in(func() error {
@@ -111,7 +110,7 @@ func TestHandOver(t *testing.T) {
 				t.Errorf("with the frontends closed, another connection gets the port of %v: %v", c, err)
 			}
 			for _, flow := range []maps.Flow{flowOf(c), flowSeen(c)} {
-				row, ok, err := maps.LookupFlow(d.maps.Ct, flow)
+				row, ok, err := maps.LookupFlow(m.Ct, flow)
 				if err != nil || !ok || !isFormers(flow, &row) || row.Checksum != checksum.Of(flow, row) {
 					t.Errorf("with the frontends closed, the programs do not pass %v: %+v, %t, %v", flow, row, ok, err)
 				}

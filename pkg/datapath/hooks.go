@@ -1,7 +1,10 @@
 package datapath
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -76,7 +79,9 @@ func (d *Datapath) Prepare(keys []maps.SvcKey, rows []maps.Svc) error {
 			return fmt.Errorf("prepare for frontends: %w", err)
 		}
 	}
-	d.former.importRows(d, known)
+	if d.servesDevices() {
+		d.former.importRows(known)
+	}
 	return nil
 }
 
@@ -85,7 +90,7 @@ func (d *Datapath) Prepare(keys []maps.SvcKey, rows []maps.Svc) error {
 func (d *Datapath) lacks(need hookSet, known frontends) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return need&^d.needs != 0 || !d.former.imported && len(known) > 0
+	return need&^d.needs != 0 || !d.former.done() && len(known) > 0
 }
 
 // addNeeded adds the groups that the frontends in the maps need.
@@ -94,4 +99,40 @@ func (d *Datapath) addNeeded() error {
 		return nil
 	}
 	return d.tables.Svcs.Each(func(key maps.SvcKey, row maps.Svc) { d.needs |= hooksFor(key, row) })
+}
+
+// frontendsOf returns those frontends that clients outside dial.
+func frontendsOf(keys []maps.SvcKey, rows []maps.Svc) frontends {
+	f := frontends{}
+	for i, key := range keys {
+		addOutside(f, key, rows[i])
+	}
+	return f
+}
+
+// addOutside adds a frontend if clients outside dial it.
+func addOutside(f frontends, key maps.SvcKey, row maps.Svc) {
+	if !maps.IsHosted(key) && hooksFor(key, row)&packetHooks != 0 && (key.Proto == unix.IPPROTO_TCP || key.Proto == unix.IPPROTO_UDP) {
+		f[key] = struct{}{}
+	}
+}
+
+// adoptFormer calls keep for the frontends in the maps, unless devices have had programs for them
+// all along.
+func (d *Datapath) adoptFormer() error {
+	known := frontends{}
+	if err := d.tables.Svcs.Each(func(key maps.SvcKey, row maps.Svc) { addOutside(known, key, row) }); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(d.pins.devs)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("list links at devices: %w", err)
+	}
+	switch {
+	case len(known) > 0 && len(entries) > 0:
+		d.former.skip()
+	case len(known) > 0 && d.servesDevices():
+		d.former.importRows(known)
+	}
+	return nil
 }

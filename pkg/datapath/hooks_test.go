@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
 )
 
 // idle returns the idle programs, and fails the test if another program is not attached.
@@ -106,4 +107,14 @@ func TestPrepare(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("a restart with a NodePort and no UDP", datagram)
+}
+
+// The row that a drained node's frontend leaves behind is not a frontend: connections to it that
+// began meanwhile belong to others, and a new agent must leave them alone.
+func TestClosedIsNoFrontend(t *testing.T) {
+	key := maps.KeyOf(netip.IPv4Unspecified(), 30001, model.UDP)
+	row := maps.Svc{Kind: maps.NodePort}
+	if known := frontendsOf([]maps.SvcKey{key, maps.ClosedKey(key)}, []maps.Svc{row, row}); len(known) != 1 {
+		t.Errorf("the frontends are %v", known)
+	}
 }

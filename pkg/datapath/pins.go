@@ -24,9 +24,6 @@ type pins struct {
 	table string // what is needed to finish a growth of the map of established flows
 }
 
-// tableDir exists while the map of established flows grows.
-const tableDir = maps.GrowthDir
-
 func newPins(bpffs string) pins {
 	top := filepath.Join(bpffs, "fairlead")
 	root := filepath.Join(top, "v1")
@@ -37,7 +34,7 @@ func newPins(bpffs string) pins {
 		links: filepath.Join(root, "links"),
 		devs:  filepath.Join(root, "devices"),
 		stage: filepath.Join(root, "next"),
-		table: filepath.Join(root, tableDir),
+		table: filepath.Join(root, maps.GrowthDir),
 	}
 }
 

@@ -144,7 +144,7 @@ func (d *drained) goOn(when string, number int) {
 // begin starts draining a node.
 func (d *drained) begin(i int) *datapath.Drain {
 	d.t.Helper()
-	node, err := datapath.NewDrain(d.nodes[i].bpffs, 0)
+	node, err := datapath.NewDrain(datapath.MapsDir(d.nodes[i].bpffs), 0)
 	if err == nil {
 		err = node.CloseFrontends()
 	}
