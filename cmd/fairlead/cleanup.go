@@ -23,6 +23,7 @@ import (
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/fabric"
+	"fairlead.io/fairlead/pkg/flowtable"
 	"fairlead.io/fairlead/pkg/podnet"
 	"fairlead.io/fairlead/pkg/queues"
 	"fairlead.io/fairlead/pkg/sockmap"
@@ -100,7 +101,7 @@ routes, and are listed. With a --state-dir other than
 			if force && limit != 0 || limit < 0 {
 				return config.UsageError{Err: errors.New("--drain and --force exclude each other, and --drain is not negative")}
 			}
-			removed, err := remove(cfg, plugins, force, func() (datapath.Stuck, error) { return drain(cmd.Context(), cfg, limit, inv.Stderr) })
+			removed, err := remove(cfg, plugins, force, func() (flowtable.Stuck, error) { return drain(cmd.Context(), cfg, limit, inv.Stderr) })
 			if err == nil && limit > 0 && removed.Lost > 0 {
 				err = fmt.Errorf("%s had not ended after %v and will break", removed.LostKinds, limit)
 			} else if err != nil {
@@ -123,7 +124,7 @@ routes, and are listed. With a --state-dir other than
 // remove removes everything: first what other programs rely on and, after drain, what connections
 // need. From then on no agent can start, unless one runs that force ignores. It continues after
 // what it cannot remove.
-func remove(cfg *config.Config, plugins string, force bool, drain func() (datapath.Stuck, error)) (*removal, error) {
+func remove(cfg *config.Config, plugins string, force bool, drain func() (flowtable.Stuck, error)) (*removal, error) {
 	removed, err := pinnedNames(filepath.Dir(mapsDir(cfg)))
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/snapshot"
+	"fairlead.io/fairlead/pkg/ticks"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -48,7 +49,7 @@ func (n *node) remove(name string) {
 // enterFlows adds that many connections to the table of established flows.
 func (n *node) enterFlows(many int) {
 	n.t.Helper()
-	tick, err := datapath.MeasureTick()
+	tick, err := ticks.Measure()
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -11,9 +11,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.io/fairlead/pkg/config"
-	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/flowtable"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/snapshot"
+	"fairlead.io/fairlead/pkg/ticks"
 )
 
 // flushed is how many flows are removed at a time.
@@ -222,7 +223,7 @@ func readFlows(cfg *config.Config, wanted *snapshot.FlowFilter, visit func(*snap
 // flowClock returns the programs' clock, or nil if it cannot be read; flows are then shown without
 // their ages.
 func flowClock() *snapshot.FlowClock {
-	tick, err := datapath.MeasureTick()
+	tick, err := ticks.Measure()
 	if err != nil {
 		return nil
 	}
@@ -239,7 +240,7 @@ func (inv *invocation) flush(cmd *cobra.Command, wanted *snapshot.FlowFilter) er
 	if err != nil {
 		return err
 	}
-	flows, err := datapath.OpenFlows(mapsDir(cfg))
+	flows, err := flowtable.Open(mapsDir(cfg))
 	if err != nil {
 		return pinsError(cfg, err)
 	}

@@ -18,6 +18,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/snapshot"
+	"fairlead.io/fairlead/pkg/ticks"
 )
 
 // enterFlow writes the rows of a flow as the programs do, each in the given state; 0xff means no
@@ -29,7 +30,7 @@ func enterFlow(t *testing.T, bpffs, which string, proto model.Protocol, addrs [4
 		t.Fatal(err)
 	}
 	defer m.Close()
-	tick, err := datapath.MeasureTick()
+	tick, err := ticks.Measure()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,9 @@ import (
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/conntrack"
 	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/flowtable"
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/ticks"
 )
 
 const (
@@ -35,17 +37,17 @@ type drainer struct {
 	cfg   *config.Config
 	limit time.Duration // how long to wait; zero means not at all
 	out   io.Writer     // gets progress reports
-	node  *datapath.Drain
+	node  *flowtable.Drain
 }
 
 // drain closes the frontends and waits for connections to end. It returns the connections left
 // after the limit. With a limit of zero it only counts them, and closes nothing.
-func drain(ctx context.Context, cfg *config.Config, limit time.Duration, out io.Writer) (left datapath.Stuck, err error) {
+func drain(ctx context.Context, cfg *config.Config, limit time.Duration, out io.Writer) (left flowtable.Stuck, err error) {
 	timeouts, err := connections.Timeouts(&cfg.Conntrack)
 	if err != nil {
 		return left, err
 	}
-	node, err := datapath.NewDrain(datapath.MapsDir(cfg.BPFFS), timeouts.TCPClosing)
+	node, err := flowtable.NewDrain(datapath.MapsDir(cfg.BPFFS), timeouts.TCPClosing)
 	if limit == 0 && err != nil {
 		// Unreadable maps are removed too, and the handover reports that it could not read them.
 		return left, nil
@@ -84,7 +86,7 @@ func (d *drainer) collect(timeouts conntrack.Timeouts) (end func() error, err er
 		}
 		return func() error { return nil }, err
 	}
-	tick, err := datapath.MeasureTick()
+	tick, err := ticks.Measure()
 	if err != nil {
 		return nil, errors.Join(err, flows.Close())
 	}
@@ -103,7 +105,7 @@ func (d *drainer) collect(timeouts conntrack.Timeouts) (end func() error, err er
 
 // wait returns when no such connections are left, or after the limit. It fails if it is
 // interrupted, or if an agent has started, which serves the node again.
-func (d *drainer) wait(ctx context.Context) (datapath.Stuck, error) {
+func (d *drainer) wait(ctx context.Context) (flowtable.Stuck, error) {
 	begun, reported := time.Now(), time.Time{}
 	for {
 		start := time.Now()
@@ -126,7 +128,7 @@ func (d *drainer) wait(ctx context.Context) (datapath.Stuck, error) {
 	}
 }
 
-func (d *drainer) scan() (left datapath.Stuck, err error) {
+func (d *drainer) scan() (left flowtable.Stuck, err error) {
 	alive, err := api.Alive(d.cfg.SocketPath())
 	if err == nil && alive {
 		err = fmt.Errorf("wait for connections: an agent has started at %s", d.cfg.SocketPath())
@@ -138,7 +140,7 @@ func (d *drainer) scan() (left datapath.Stuck, err error) {
 }
 
 // stuckWords says how many connections there are, and of which kinds.
-func stuckWords(s datapath.Stuck) string {
+func stuckWords(s flowtable.Stuck) string {
 	text := fmt.Sprintf("%d connections", s.All())
 	if s.All() == 1 {
 		text = "1 connection"

@@ -18,8 +18,10 @@ import (
 	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/flowtable"
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/ticks"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -54,7 +56,7 @@ func newLeaving(t *testing.T) *leaving {
 // flow sets the state of the connection.
 func (l *leaving) flow(state uint8) {
 	l.t.Helper()
-	tick, err := datapath.MeasureTick()
+	tick, err := ticks.Measure()
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -170,7 +172,7 @@ func (l *leaving) served(when string) {
 func TestDrainIsInterruptedWhileItScans(t *testing.T) {
 	l := newLeaving(t)
 	l.flow(maps.FlowReset)
-	waiting, err := datapath.NewDrain(datapath.MapsDir(l.bpffs), 0)
+	waiting, err := flowtable.NewDrain(datapath.MapsDir(l.bpffs), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,9 +188,9 @@ func TestDrainIsInterruptedWhileItScans(t *testing.T) {
 // keeps its maps.
 func TestDrainedNodeHasAnAgent(t *testing.T) {
 	l := newLeaving(t)
-	_, err := remove(l.config(), "", false, func() (datapath.Stuck, error) {
+	_, err := remove(l.config(), "", false, func() (flowtable.Stuck, error) {
 		l.start()
-		return datapath.Stuck{}, nil
+		return flowtable.Stuck{}, nil
 	})
 	if !errors.Is(err, api.ErrInUse) {
 		t.Errorf("removing the maps of an agent: %v", err)

@@ -28,6 +28,7 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
 	"fairlead.io/fairlead/pkg/reconcile"
+	"fairlead.io/fairlead/pkg/ticks"
 )
 
 // agent is everything that runs, and what the API shows of it.
@@ -50,7 +51,7 @@ type agent struct {
 
 	path        *datapath.Datapath
 	barrier     *maps.Barrier
-	rangeEpochs *datapath.RangeEpochs
+	rangeEpochs *ticks.RangeEpochs
 	nodes       *nodes.Table
 	pair        int                // of devices in which pods' packets to each other wait; 0 with --bandwidth=false
 	bbr         *congestion.Status // nil with --bbr=false

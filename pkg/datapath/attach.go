@@ -32,7 +32,7 @@ func (d *Datapath) Attach() error {
 	if err := d.addNeeded(); err != nil {
 		return fmt.Errorf("attach programs: %w", err)
 	}
-	if err := d.adoptFormer(); err != nil {
+	if err := d.importConnections(); err != nil {
 		return fmt.Errorf("attach programs: %w", err)
 	}
 	if err := hush(d.maps.Watch); err != nil { // those who watched have gone with the previous process

@@ -20,6 +20,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 
 	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/flowtable"
 	"fairlead.io/fairlead/pkg/hostfs"
 	"fairlead.io/fairlead/pkg/maps"
 )
@@ -55,7 +56,7 @@ type Datapath struct {
 	lock     *os.File
 	adopted  bool
 	repinned Pins
-	former   *former
+	importer *flowtable.Importer
 }
 
 // shared is what the parts of a Datapath share.
@@ -132,7 +133,7 @@ func Open(config Config) (*Datapath, error) {
 	if d.lock, err = d.pins.prepare(); err != nil {
 		return nil, err
 	}
-	d.former = newFormer(d.log, &d.changing, func() *maps.Maps { return d.maps })
+	d.importer = flowtable.NewImporter(d.log, &d.changing, func() *maps.Maps { return d.maps })
 	if err := errors.Join(d.finishTable(), d.adopt()); err != nil {
 		return nil, errors.Join(err, d.lock.Close())
 	}
@@ -231,7 +232,7 @@ func (d *shared) Sizes() maps.Sizes {
 
 // Close closes everything. Maps, programs and links stay pinned and attached.
 func (d *Datapath) Close() error {
-	d.former.close()
+	d.importer.Close()
 	d.changing.Lock()
 	defer d.changing.Unlock()
 	d.mu.Lock()

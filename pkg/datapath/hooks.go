@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"fairlead.io/fairlead/pkg/flowtable"
 	"fairlead.io/fairlead/pkg/maps"
 )
 
@@ -56,7 +57,7 @@ func hooksFor(key maps.SvcKey, row maps.Svc) (need hookSet) {
 
 // Prepare attaches programs that these frontends need and no earlier one needed. Call it before the
 // rows are in the map. Connections to them that the stack translates until then stay with the
-// stack; see former. If it fails, the attached programs are as before. Programs stay attached until
+// stack; see flowtable.Importer. If it fails, the attached programs are as before. Programs stay attached until
 // another process starts.
 func (d *Datapath) Prepare(keys []maps.SvcKey, rows []maps.Svc) error {
 	var need hookSet
@@ -80,17 +81,17 @@ func (d *Datapath) Prepare(keys []maps.SvcKey, rows []maps.Svc) error {
 		}
 	}
 	if d.servesDevices() {
-		d.former.importRows(known)
+		d.importer.Import(known)
 	}
 	return nil
 }
 
 // lacks reports whether frontends need anything new. Usually they don't, and then Prepare does not
 // wait for changes under way.
-func (d *Datapath) lacks(need hookSet, known frontends) bool {
+func (d *Datapath) lacks(need hookSet, known flowtable.Frontends) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return need&^d.needs != 0 || !d.former.done() && len(known) > 0
+	return need&^d.needs != 0 || !d.importer.Done() && len(known) > 0
 }
 
 // addNeeded adds the groups that the frontends in the maps need.
@@ -102,8 +103,8 @@ func (d *Datapath) addNeeded() error {
 }
 
 // frontendsOf returns those frontends that clients outside dial.
-func frontendsOf(keys []maps.SvcKey, rows []maps.Svc) frontends {
-	f := frontends{}
+func frontendsOf(keys []maps.SvcKey, rows []maps.Svc) flowtable.Frontends {
+	f := flowtable.Frontends{}
 	for i, key := range keys {
 		addOutside(f, key, rows[i])
 	}
@@ -111,16 +112,16 @@ func frontendsOf(keys []maps.SvcKey, rows []maps.Svc) frontends {
 }
 
 // addOutside adds a frontend if clients outside dial it.
-func addOutside(f frontends, key maps.SvcKey, row maps.Svc) {
+func addOutside(f flowtable.Frontends, key maps.SvcKey, row maps.Svc) {
 	if !maps.IsHosted(key) && hooksFor(key, row)&packetHooks != 0 && (key.Proto == unix.IPPROTO_TCP || key.Proto == unix.IPPROTO_UDP) {
 		f[key] = struct{}{}
 	}
 }
 
-// adoptFormer calls keep for the frontends in the maps, unless devices have had programs for them
+// importConnections calls Import for the frontends in the maps, unless devices have had programs for them
 // all along.
-func (d *Datapath) adoptFormer() error {
-	known := frontends{}
+func (d *Datapath) importConnections() error {
+	known := flowtable.Frontends{}
 	if err := d.tables.Svcs.Each(func(key maps.SvcKey, row maps.Svc) { addOutside(known, key, row) }); err != nil {
 		return err
 	}
@@ -130,9 +131,9 @@ func (d *Datapath) adoptFormer() error {
 	}
 	switch {
 	case len(known) > 0 && len(entries) > 0:
-		d.former.skip()
+		d.importer.Skip()
 	case len(known) > 0 && d.servesDevices():
-		d.former.importRows(known)
+		d.importer.Import(known)
 	}
 	return nil
 }

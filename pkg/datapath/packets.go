@@ -13,6 +13,7 @@ import (
 	"fairlead.io/fairlead/pkg/devices"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/ticks"
 )
 
 // Packets configures the packet programs and the devices to which they are attached.
@@ -150,7 +151,7 @@ func (d *deviceLinks) loadPackets(m *maps.Maps) (progs devices.Programs, err err
 // packetFields returns the configuration of the packet programs for a single map of established
 // flows.
 func (d *deviceLinks) packetFields() (map[string]uint64, error) {
-	tick, err := MeasureTick()
+	tick, err := ticks.Measure()
 	if err != nil {
 		return nil, err
 	}

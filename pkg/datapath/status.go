@@ -13,6 +13,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/flowtable"
 	"fairlead.io/fairlead/pkg/hostfs"
 )
 
@@ -111,15 +112,15 @@ func (d *cgroupLinks) programStatus(name string, attach ebpf.AttachType) (Progra
 // Cleanup detaches every program and removes every pin and directory below the bpf filesystem.
 // Nothing of this need exist, so Cleanup may be repeated, and an interrupted one finished. The
 // stack continues established connections if netfilter has rules that do what the programs did.
-func Cleanup(bpffs string) (HandedOver, error) {
+func Cleanup(bpffs string) (flowtable.Exported, error) {
 	p := newPins(bpffs)
 	if _, err := os.Stat(p.top); errors.Is(err, fs.ErrNotExist) {
-		return HandedOver{}, nil
+		return flowtable.Exported{}, nil
 	}
 	if err := hostfs.CheckBPFFS(bpffs); err != nil {
-		return HandedOver{}, err
+		return flowtable.Exported{}, err
 	}
-	over := handOver(p.maps)
+	over := flowtable.Export(p.maps)
 	if err := p.detachAll(); err != nil {
 		return over, err
 	}

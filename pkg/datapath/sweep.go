@@ -10,6 +10,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/ticks"
 )
 
 // sweeps is how often Sweep runs.
@@ -19,7 +20,7 @@ const sweeps = 15 * time.Second
 // affinity lapsed long ago, and datagrams that will never be complete. The rows that remain show
 // how much room is needed.
 func (d *Datapath) Sweep() error {
-	tick, err := MeasureTick()
+	tick, err := ticks.Measure()
 	if err != nil {
 		return err
 	}

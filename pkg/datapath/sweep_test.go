@@ -11,16 +11,23 @@ import (
 
 	"fairlead.io/fairlead/pkg/bpf"
 	fairleadmaps "fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/ticks"
+	"fairlead.io/fairlead/test/rig"
 )
 
 // Sweep deletes only rows that expired long ago, and counts them as deleted rather than evicted.
 func TestSweep(t *testing.T) {
-	w := newStandaloneFlows(t)
-	tick, err := MeasureTick()
+	rig.Root(t)
+	m, err := fairleadmaps.Create(fairleadmaps.Sizes{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	jiffies, err := w.Jiffies()
+	t.Cleanup(func() { m.Close() })
+	tick, err := ticks.Measure()
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, err := tick.Now()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +35,7 @@ func TestSweep(t *testing.T) {
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &clock); err != nil {
 		t.Fatal(err)
 	}
-	tables, err := w.maps.Tables()
+	tables, err := m.Tables()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,29 +53,29 @@ func TestSweep(t *testing.T) {
 	} {
 		key := fairleadmaps.AffinityKey{Client: bpf.MapsAddr{Word: [4]uint32{client}}, Service: c.service}
 		row := fairleadmaps.Affinity{Last: uint64(clock.Nano()) - uint64(c.idle), Epoch: c.epoch}
-		if err := w.maps.Affinity.Put(key, row); err != nil {
+		if err := m.Affinity.Put(key, row); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for id, idle := range map[uint32]uint32{1: 0, 2: 31, 3: 55, 4: 70, 5: 100000} {
-		row := fairleadmaps.DatagramFlow{Seen: uint32(jiffies>>tick.Shift) - idle}
-		if err := w.maps.Frags.Put(fairleadmaps.Datagram{Id: id}, row); err != nil {
+		row := fairleadmaps.DatagramFlow{Seen: now - idle}
+		if err := m.Frags.Put(fairleadmaps.Datagram{Id: id}, row); err != nil {
 			t.Fatal(err)
 		}
 	}
 
-	if err := (&Datapath{shared: &shared{maps: w.maps}}).Sweep(); err != nil {
+	if err := (&Datapath{shared: &shared{maps: m}}).Sweep(); err != nil {
 		t.Fatal(err)
 	}
 	clients, datagrams := map[uint32]bool{}, map[uint32]bool{}
 	var key fairleadmaps.AffinityKey
 	var row fairleadmaps.Affinity
-	for rows := w.maps.Affinity.Iterate(); rows.Next(&key, &row); {
+	for rows := m.Affinity.Iterate(); rows.Next(&key, &row); {
 		clients[key.Client.Word[0]] = true
 	}
 	var datagram fairleadmaps.Datagram
 	var ports fairleadmaps.DatagramFlow
-	for rows := w.maps.Frags.Iterate(); rows.Next(&datagram, &ports); {
+	for rows := m.Frags.Iterate(); rows.Next(&datagram, &ports); {
 		datagrams[datagram.Id] = true
 	}
 	if diff := cmp.Diff([]uint32{1, 2, 3, 5, 8, 9}, slices.Sorted(maps.Keys(clients))); diff != "" {
@@ -78,7 +85,7 @@ func TestSweep(t *testing.T) {
 		t.Errorf("datagrams (-want +have):\n%s", diff)
 	}
 	for name, want := range map[string]uint64{"affinity": 4, "frags": 2} {
-		if have, err := fairleadmaps.ReadLruStats(w.maps.LruStats, name); err != nil || have.Deleted != want || have.Made != 0 {
+		if have, err := fairleadmaps.ReadLruStats(m.LruStats, name); err != nil || have.Deleted != want || have.Made != 0 {
 			t.Errorf("%s: %+v (%v), want %d deleted", name, have, err, want)
 		}
 	}

@@ -3,13 +3,13 @@ package bpf
 import (
 	"testing"
 
-	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/flowtable"
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-func (w *bareNode) flows(t *testing.T) *datapath.Flows {
+func (w *bareNode) flows(t *testing.T) *flowtable.Flows {
 	t.Helper()
-	flows, err := datapath.NewFlows(w.maps)
+	flows, err := flowtable.New(w.maps)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"fairlead.io/fairlead/pkg/bpf"
-	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/ticks"
 )
 
 // setRangeEpoch has the programs believe that source ranges of load balancers last changed in a tick.
@@ -142,18 +142,18 @@ func (w *bareNode) cuts(t *testing.T, m *ebpf.Map, end guardedEnd, row bpf.MapsC
 // watchman is the part of an agent that tells the programs of changes.
 type watchman struct {
 	*bareNode
-	ways        *datapath.Ways
-	rangeEpochs *datapath.RangeEpochs
+	ways        *ticks.Ways
+	rangeEpochs *ticks.RangeEpochs
 	end         guardedEnd
 }
 
 func (w *bareNode) watchman(t *testing.T, f family) *watchman {
 	t.Helper()
-	ways, err := datapath.NewRouteEpoch(w.maps)
+	ways, err := ticks.NewRouteEpoch(w.maps)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rangeEpochs, err := datapath.NewRangeEpochs(w.maps)
+	rangeEpochs, err := ticks.NewRangeEpochs(w.maps)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +197,7 @@ func (m *watchman) use(t *testing.T, ticks uint32) bool {
 // The programs go by what the agent says of changes: before one, while it is under way, and after
 // it.
 func TestRangeEpochsOfTheAgent(t *testing.T) {
-	tick, err := datapath.MeasureTick()
+	tick, err := ticks.Measure()
 	if err != nil {
 		t.Fatal(err)
 	}

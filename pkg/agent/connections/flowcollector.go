@@ -8,9 +8,9 @@ import (
 
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/conntrack"
-	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/mapstats"
 	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/ticks"
 )
 
 // FlowCollector removes flows that are over. Without one, packets are still forwarded until there is no room
@@ -36,7 +36,7 @@ func (c *FlowCollector) open(cfg *Config) error {
 	if err != nil {
 		return err
 	}
-	tick, err := datapath.MeasureTick()
+	tick, err := ticks.Measure()
 	if err != nil {
 		return err
 	}

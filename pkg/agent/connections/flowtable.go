@@ -13,6 +13,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/conntrack"
 	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/flowtable"
 )
 
 const (
@@ -31,7 +32,7 @@ type flowTable struct {
 	log  *slog.Logger
 
 	mu  sync.Mutex
-	now *datapath.Flows
+	now *flowtable.Flows
 }
 
 func newFlowTable(path *datapath.Datapath, log *slog.Logger) (*flowTable, error) {

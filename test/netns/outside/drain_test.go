@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/flowtable"
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
 )
@@ -70,7 +71,7 @@ func (d *drained) goBack() {
 	onA = d.begin(0)
 	d.allGoOn("with the node in front drained again")
 	const all, datagrams = 2 * 3 * 2, 2 * 3 // of two families, opened three times, by TCP and UDP
-	for node, want := range map[*datapath.Drain]datapath.Stuck{onA: {Direct: all}, onB: {Forwarded: all}} {
+	for node, want := range map[*flowtable.Drain]flowtable.Stuck{onA: {Direct: all}, onB: {Forwarded: all}} {
 		if left, err := node.Stuck(); err != nil || left != want {
 			d.t.Errorf("a node still waits for %+v, %v; want %+v", left, err, want)
 		}
@@ -142,9 +143,9 @@ func (d *drained) goOn(when string, number int) {
 }
 
 // begin starts draining a node.
-func (d *drained) begin(i int) *datapath.Drain {
+func (d *drained) begin(i int) *flowtable.Drain {
 	d.t.Helper()
-	node, err := datapath.NewDrain(datapath.MapsDir(d.nodes[i].bpffs), 0)
+	node, err := flowtable.NewDrain(datapath.MapsDir(d.nodes[i].bpffs), 0)
 	if err == nil {
 		err = node.CloseFrontends()
 	}
@@ -158,7 +159,7 @@ func (d *drained) begin(i int) *datapath.Drain {
 }
 
 // await waits until a node has the given number of stuck flows left.
-func (d *drained) await(node *datapath.Drain, n int) {
+func (d *drained) await(node *flowtable.Drain, n int) {
 	d.t.Helper()
 	late := time.After(patience)
 	look := time.NewTicker(10 * time.Millisecond)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/flowtable"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/test/rig"
 )
@@ -326,7 +327,7 @@ func (f *former) checkServer(who string, met []seen, clientIsSeen bool) {
 func (f *former) leave() int {
 	f.t.Helper()
 	f.onA.process.Kill()
-	var over datapath.HandedOver
+	var over flowtable.Exported
 	err := f.a.Do(func() (err error) {
 		over, err = datapath.Cleanup(f.nodes[0].bpffs)
 		return err

@@ -18,6 +18,7 @@ import (
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/ticks"
 )
 
 // nodeOrder is an order to the agent of a node.
@@ -56,7 +57,7 @@ type agent struct {
 	*datapath.Datapath
 	services uint32
 	scanned  chan struct{}
-	ways     *datapath.Ways
+	ways     *ticks.Ways
 	guarded  *guarded // nil unless there are source ranges
 	stop     func() error
 }

@@ -1,4 +1,4 @@
-package datapath
+package flowtable
 
 import (
 	"errors"
@@ -12,6 +12,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/ticks"
 )
 
 // Drain handles what an agent that is being uninstalled leaves on a node: the frontends are closed
@@ -21,7 +22,7 @@ type Drain struct {
 	maps    *maps.Maps
 	growing *ebpf.Map // the map that flows are moving to, if any
 	buffer  maps.FlowBuffer
-	tick    Tick
+	tick    ticks.Tick
 	// linger is the idle time after which a client that has closed counts as gone, if the backend's
 	// packets don't pass here.
 	linger time.Duration
@@ -33,7 +34,7 @@ type Drain struct {
 func NewDrain(dir string, linger time.Duration) (*Drain, error) {
 	d := &Drain{linger: linger}
 	var err error
-	if d.tick, err = MeasureTick(); err != nil {
+	if d.tick, err = ticks.Measure(); err != nil {
 		return nil, err
 	}
 	if d.growing, err = maps.OpenGrowing(dir); err == nil {
@@ -65,7 +66,7 @@ func (d *Drain) Flows() (*Flows, error) {
 	if d.growing != nil {
 		return nil, nil
 	}
-	return NewFlows(d.maps)
+	return New(d.maps)
 }
 
 // CloseFrontends leaves new connections to the rules of others. Packets that other nodes forward to
@@ -192,7 +193,7 @@ func (l *flowScan) countIfStuck(m *ebpf.Map, key maps.Flow, row *maps.FlowRow, s
 		}
 		return nil
 	}
-	if row.State == maps.FlowNew || isFormers(key, row) {
+	if row.State == maps.FlowNew || isOfStack(key, row) {
 		return nil // nobody has answered, so a retry goes elsewhere; or the stack has the flow
 	}
 	back, ok, err := maps.LookupFlow(m, maps.BackOf(key, row))
@@ -260,8 +261,8 @@ func has[K comparable](m *ebpf.Map, key K) (bool, error) {
 	return row != nil, nil
 }
 
-// isFormers reports whether the programs pass a flow unchanged because the stack translates it.
-func isFormers(key maps.Flow, row *maps.FlowRow) bool {
+// isOfStack reports whether the programs pass a flow unchanged because the stack translates it.
+func isOfStack(key maps.Flow, row *maps.FlowRow) bool {
 	return key == maps.Flow{Saddr: row.Saddr, Daddr: row.Daddr, Sport: row.Sport, Dport: row.Dport, Proto: key.Proto}
 }
 

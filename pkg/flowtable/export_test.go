@@ -1,4 +1,4 @@
-package datapath
+package flowtable
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/netfilter"
+	"fairlead.io/fairlead/pkg/ticks"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -40,9 +41,9 @@ func served(t *testing.T, in *maps.Maps, c netfilter.Connection, state uint8) {
 	}
 }
 
-func mustTick(t *testing.T) Tick {
+func mustTick(t *testing.T) ticks.Tick {
 	t.Helper()
-	tick, err := MeasureTick()
+	tick, err := ticks.Measure()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +74,7 @@ func TestHandOver(t *testing.T) {
 	late := of(5, unix.IPPROTO_TCP)
 	served(t, m, open, maps.FlowOpen)
 	served(t, m, stream, maps.FlowOpen)
-	served(t, m, opening, maps.FlowNew) // for this one, handOver waits
+	served(t, m, opening, maps.FlowNew) // for this one, Export waits
 	served(t, m, answered, maps.FlowAnswered)
 	served(t, m, late, maps.FlowOpen)
 	another := func(c netfilter.Connection) netfilter.Connection {
@@ -88,14 +89,14 @@ func TestHandOver(t *testing.T) {
 		}
 	}
 	in(func() error { return record([]netfilter.Connection{another(answered), another(late)}) })
-	over := make(chan HandedOver, 1)
+	over := make(chan Exported, 1)
 	go func() {
-		var result HandedOver
-		err := n.Do(func() error { result = handOver(dir); return nil })
+		var result Exported
+		err := n.Do(func() error { result = Export(dir); return nil })
 		result.Left = errors.Join(result.Left, err)
 		over <- result
 	}()
-	// Until the frontend is closed; if it never is, handOver still ends.
+	// Until the frontend is closed; if it never is, Export still ends.
 	for row := (maps.Svc{}); len(over) == 0 && m.Svcs.Lookup(&key, &row) == nil; {
 		time.Sleep(time.Millisecond)
 	}
@@ -111,7 +112,7 @@ func TestHandOver(t *testing.T) {
 			}
 			for _, flow := range []maps.Flow{flowOf(c), flowSeen(c)} {
 				row, ok, err := maps.LookupFlow(m.Ct, flow)
-				if err != nil || !ok || !isFormers(flow, &row) || row.Checksum != checksum.Of(flow, row) {
+				if err != nil || !ok || !isOfStack(flow, &row) || row.Checksum != checksum.Of(flow, row) {
 					t.Errorf("with the frontends closed, the programs do not pass %v: %+v, %t, %v", flow, row, ok, err)
 				}
 			}
@@ -121,7 +122,7 @@ func TestHandOver(t *testing.T) {
 	if len(over) > 0 {
 		t.Error("it did not wait for the handshake, so nothing is shown")
 	}
-	if got := <-over; got != (HandedOver{Connections: 2, Taken: 1}) {
+	if got := <-over; got != (Exported{Connections: 2, Taken: 1}) {
 		t.Errorf("handed over: %+v; want 2, and one not", got)
 	}
 }

@@ -1,7 +1,8 @@
-package datapath
+package ticks
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -48,4 +49,18 @@ func (t Tick) Now() (uint32, error) {
 	}
 	defer clock.Close()
 	return clock.Now()
+}
+
+// Mark stores and returns a tick that is not earlier than any recorded so far: everything recorded
+// up to now counts as older.
+func (c *Clock) mark(word *uint32) (uint32, error) {
+	now, err := c.Now()
+	for err == nil {
+		told := now + kernelLagTicks
+		atomic.StoreUint32(word, told)
+		if now, err = c.Now(); err == nil && int32(now-told) <= 0 {
+			return told, nil
+		}
+	}
+	return 0, err
 }

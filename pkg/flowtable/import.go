@@ -1,4 +1,4 @@
-package datapath
+package flowtable
 
 import (
 	"errors"
@@ -15,18 +15,19 @@ import (
 	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/netfilter"
+	"fairlead.io/fairlead/pkg/ticks"
 )
 
-// settling is how long after the first frontends a connection may turn out to have begun before
+// importWindow is how long after the first frontends a connection may turn out to have begun before
 // them.
 const importWindow = 10 * time.Second
 
-// former leaves to the stack the connections that it already translated, for example for
+// Importer leaves to the stack the connections that it already translated, for example for
 // kube-proxy, before the devices had programs: the programs would not know such a connection and
-// would send it to another backend. former writes rows of an established flow for it that make the
+// would send it to another backend. Importer writes rows of an established flow for it that make the
 // programs pass its packets to the stack unchanged. The kernel reports connections that begin
 // meanwhile.
-type former struct {
+type Importer struct {
 	imported bool // done, or there was nothing to do
 	log      *slog.Logger
 	changing sync.Locker       // held while maps are replaced
@@ -36,22 +37,22 @@ type former struct {
 	once     sync.Once // closes records
 }
 
-// newFormer returns a former that writes to the maps that are in use.
-func newFormer(log *slog.Logger, changing sync.Locker, inUse func() *maps.Maps) *former {
-	return &former{log: log, changing: changing, maps: inUse}
+// NewImporter returns an Importer that writes to the maps that are in use.
+func NewImporter(log *slog.Logger, changing sync.Locker, inUse func() *maps.Maps) *Importer {
+	return &Importer{log: log, changing: changing, maps: inUse}
 }
 
-// done reports whether connections were imported, or there was nothing to import.
-func (f *former) done() bool { return f.imported }
+// Done reports whether connections were imported, or there was nothing to import.
+func (f *Importer) Done() bool { return f.imported }
 
-// skip says that there is nothing to import.
-func (f *former) skip() { f.imported = true }
+// Skip says that there is nothing to import.
+func (f *Importer) Skip() { f.imported = true }
 
-// frontends are those that clients outside dial.
-type frontends map[maps.SvcKey]struct{}
+// Frontends are those that clients outside dial.
+type Frontends map[maps.SvcKey]struct{}
 
 // has reports whether a flow goes to one of the frontends, or to a NodePort at any address.
-func (f frontends) has(flow maps.Flow) bool {
+func (f Frontends) has(flow maps.Flow) bool {
 	key := maps.SvcKey{Addr: flow.Daddr, Port: flow.Dport, Proto: flow.Proto}
 	if _, ok := f[key]; ok {
 		return true
@@ -61,10 +62,10 @@ func (f frontends) has(flow maps.Flow) bool {
 	return ok
 }
 
-// importRows writes the rows for connections to the frontends, before the frontends or the programs
+// Import writes the rows for connections to the frontends, before the frontends or the programs
 // exist. If it fails for some connections, everything else is still served. The caller holds
 // changing.
-func (f *former) importRows(known frontends) {
+func (f *Importer) Import(known Frontends) {
 	if f.imported || len(known) == 0 {
 		return
 	}
@@ -79,7 +80,7 @@ func (f *former) importRows(known frontends) {
 	f.records = records
 	begun := time.Now()
 	var left int
-	writer, err := f.newFormerRows(known)
+	writer, err := f.newRowWriter(known)
 	if err == nil {
 		err = writer.open()
 	}
@@ -99,7 +100,7 @@ func (f *former) importRows(known frontends) {
 
 // follow writes rows for connections that began later: the stack may have seen their first packets
 // before the frontends existed, and their next packets will find the frontends.
-func (f *former) follow(w *formerRows) {
+func (f *Importer) follow(w *rowWriter) {
 	defer f.once.Do(f.records.Close)
 	err := f.hear(w)
 	if errors.Is(err, os.ErrClosed) {
@@ -115,7 +116,7 @@ func (f *former) follow(w *formerRows) {
 
 // hear writes rows for new connections, for as long as they may have begun before the frontends
 // existed.
-func (f *former) hear(w *formerRows) error {
+func (f *Importer) hear(w *rowWriter) error {
 	until := time.Now().Add(importWindow)
 	for time.Now().Before(until) {
 		list, err := f.records.Added(until)
@@ -134,8 +135,8 @@ func (f *former) hear(w *formerRows) error {
 	return nil
 }
 
-// close ends follow.
-func (f *former) close() {
+// Close ends follow.
+func (f *Importer) Close() {
 	if f.records != nil {
 		f.once.Do(f.records.Close)
 	}
@@ -155,18 +156,18 @@ func flowFrom(proto uint8, from, to netip.AddrPort) maps.Flow {
 	}
 }
 
-// formerRows writes rows that make the programs pass flows unchanged.
-type formerRows struct {
-	to      *former
-	known   frontends
-	tick    Tick
+// rowWriter writes rows that make the programs pass flows unchanged.
+type rowWriter struct {
+	to      *Importer
+	known   Frontends
+	tick    ticks.Tick
 	now     uint32 // in ticks
 	room    int    // maximum of connections, which have four rows each
 	written []netfilter.Connection
 }
 
-func (f *former) newFormerRows(known frontends) (*formerRows, error) {
-	tick, err := MeasureTick()
+func (f *Importer) newRowWriter(known Frontends) (*rowWriter, error) {
+	tick, err := ticks.Measure()
 	if err != nil {
 		return nil, err
 	}
@@ -175,13 +176,13 @@ func (f *former) newFormerRows(known frontends) (*formerRows, error) {
 		return nil, err
 	}
 	room := int(f.maps().Ct.MaxEntries()) / 8 // half of the map
-	return &formerRows{to: f, known: known, tick: tick, now: now, room: room}, nil
+	return &rowWriter{to: f, known: known, tick: tick, now: now, room: room}, nil
 }
 
 // take writes rows for the connections in the records: TCP first, then UDP, of these first those
 // that last and at the end those not answered yet. It returns how many it had no room for, without
 // counting the unanswered ones.
-func (w *formerRows) take(records *netfilter.Records) (left int, err error) {
+func (w *rowWriter) take(records *netfilter.Records) (left int, err error) {
 	var datagrams [3][]netfilter.Connection
 	var failed error
 	err = records.Each(func(c netfilter.Connection) bool {
@@ -224,12 +225,12 @@ func rankOf(c netfilter.Connection) int {
 // open makes the programs leave to the stack any packet that does not open a connection and belongs
 // to no known flow. The record of its connection may not have been read yet, and if the connection
 // begins at the same time as the frontends, its rows come too late for its second packet.
-func (w *formerRows) open() error {
+func (w *rowWriter) open() error {
 	return w.to.maps().SetFormer(w.now + uint32(importWindow/w.tick.Duration) + 1)
 }
 
 // writeNow is write for callers that do not hold changing.
-func (w *formerRows) writeNow(c netfilter.Connection) error {
+func (w *rowWriter) writeNow(c netfilter.Connection) error {
 	w.to.changing.Lock()
 	defer w.to.changing.Unlock()
 	if w.to.maps() == nil {
@@ -240,14 +241,14 @@ func (w *formerRows) writeNow(c netfilter.Connection) error {
 
 // needs reports whether a connection needs rows: its client's packets meet a frontend, or the stack
 // gave it an address and a port of the node.
-func (w *formerRows) needs(c netfilter.Connection) bool {
+func (w *rowWriter) needs(c netfilter.Connection) bool {
 	return w.known.has(flowOf(c)) || c.Seen != c.Client
 }
 
 // flows returns the flows for which a connection needs rows: as its server sees it, and as its
 // client sees it if that dials a frontend. No flow of the programs may look the same to that server:
 // they choose from the same ports of the node.
-func (w *formerRows) flows(c netfilter.Connection) []maps.Flow {
+func (w *rowWriter) flows(c netfilter.Connection) []maps.Flow {
 	if !w.known.has(flowOf(c)) {
 		return []maps.Flow{flowSeen(c)}
 	}
@@ -255,7 +256,7 @@ func (w *formerRows) flows(c netfilter.Connection) []maps.Flow {
 }
 
 // write writes the rows of a connection.
-func (w *formerRows) write(c netfilter.Connection) error {
+func (w *rowWriter) write(c netfilter.Connection) error {
 	w.written = append(w.written, c)
 	for _, flow := range w.flows(c) {
 		if err := w.writeFlow(flow, c.Ending); err != nil {
@@ -269,7 +270,7 @@ func (w *formerRows) write(c netfilter.Connection) error {
 // written, the programs never learn of it, and the next connection from its port would be left to
 // the stack, whose rules may be gone by then. It does the same for UDP flows that were not answered
 // meanwhile.
-func (w *formerRows) dropEnded(records *netfilter.Records) error {
+func (w *rowWriter) dropEnded(records *netfilter.Records) error {
 	lasting := map[maps.Flow]bool{}
 	if err := records.Each(func(c netfilter.Connection) bool {
 		lasting[flowOf(c)] = c.Answered || c.Proto == unix.IPPROTO_TCP
@@ -297,7 +298,7 @@ func (w *formerRows) dropEnded(records *netfilter.Records) error {
 
 // dropFlow deletes a flow's rows, unless they belong to another flow by now. It deletes the row of
 // the reply last, as it was written first.
-func (w *formerRows) dropFlow(flow maps.Flow) error {
+func (w *rowWriter) dropFlow(flow maps.Flow) error {
 	back := maps.BackOf(flow, &maps.FlowRow{Saddr: flow.Saddr, Daddr: flow.Daddr, Sport: flow.Sport, Dport: flow.Dport})
 	for _, key := range []maps.Flow{flow, back} {
 		var row maps.FlowRow
@@ -314,7 +315,7 @@ func (w *formerRows) dropFlow(flow maps.Flow) error {
 
 // writeFlow writes the rows of a flow unless they exist: then the flow is known already. If one side
 // has closed, it is not known which, so both rows are marked.
-func (w *formerRows) writeFlow(flow maps.Flow, ending bool) error {
+func (w *rowWriter) writeFlow(flow maps.Flow, ending bool) error {
 	state := maps.FlowOpen
 	if ending {
 		state = maps.FlowClosing

@@ -1,4 +1,6 @@
-package datapath
+// Package flowtable reads and deletes rows of flows, writes rows for connections that the stack
+// already translated, and hands flows back to the stack when the programs go.
+package flowtable
 
 import (
 	"errors"
@@ -35,8 +37,8 @@ type Flows struct {
 // interrupted.
 var ErrCopying = errors.New("flows are being carried over to a larger map")
 
-// NewFlows returns a Flows over the given maps, which the caller still owns.
-func NewFlows(m *maps.Maps) (*Flows, error) {
+// New returns a Flows over the given maps, which the caller still owns.
+func New(m *maps.Maps) (*Flows, error) {
 	open, err := m.Ct.Clone()
 	if err != nil {
 		return nil, fmt.Errorf("duplicate map ct: %w", err)
@@ -52,10 +54,10 @@ func NewFlows(m *maps.Maps) (*Flows, error) {
 	return newFlows(open, half, counts)
 }
 
-// NewLiveFlows is NewFlows for the maps of an agent, which may be copied to others: copying says when.
+// NewLive is New for the maps of an agent, which may be copied to others: copying says when.
 // It also counts the flows that are established.
-func NewLiveFlows(m *maps.Maps, copying *atomic.Bool) (*Flows, error) {
-	flows, err := NewFlows(m)
+func NewLive(m *maps.Maps, copying *atomic.Bool) (*Flows, error) {
+	flows, err := New(m)
 	if err != nil {
 		return nil, err
 	}
@@ -66,8 +68,8 @@ func NewLiveFlows(m *maps.Maps, copying *atomic.Bool) (*Flows, error) {
 	return flows, nil
 }
 
-// OpenFlows returns a Flows over the maps pinned in dir. The caller must close it.
-func OpenFlows(dir string) (*Flows, error) {
+// Open returns a Flows over the maps pinned in dir. The caller must close it.
+func Open(dir string) (*Flows, error) {
 	open, half, err := maps.OpenFlows(dir, false)
 	if err != nil {
 		return nil, err
@@ -79,7 +81,7 @@ func OpenFlows(dir string) (*Flows, error) {
 	return newFlows(open, half, counts)
 }
 
-// Moved reports whether established flows have moved to another map than OpenFlows found in dir, or
+// Moved reports whether established flows have moved to another map than Open found in dir, or
 // are about to. If so, what was done to the flows may have missed some.
 func (f *Flows) Moved(dir string) (bool, error) {
 	open, half, err := maps.OpenFlows(dir, true)

@@ -1,4 +1,4 @@
-package datapath
+package flowtable
 
 import (
 	"errors"
@@ -12,11 +12,12 @@ import (
 	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/netfilter"
+	"fairlead.io/fairlead/pkg/ticks"
 )
 
-// HandedOver is how many connections the stack continues once the programs are gone, and why not
+// Exported is how many connections the stack continues once the programs are gone, and why not
 // more.
-type HandedOver struct {
+type Exported struct {
 	Connections int
 	Taken       int // not those whose port netfilter had given to another connection
 	Left        error
@@ -33,45 +34,45 @@ const shaking = 1500 * time.Millisecond
 // together is how many flows are handed over together. Their packets are dropped meanwhile.
 const together = 128
 
-// handover writes the connections that the programs translate into netfilter's records, for the
-// rules of a proxy that serves from then on. It is the reverse of former.
-type handover struct {
+// exporter writes the connections that the programs translate into netfilter's records, for the
+// rules of a proxy that serves from then on. It is the reverse of Importer.
+type exporter struct {
 	records *netfilter.Writer
 	barrier *maps.Barrier
 	maps    *maps.Maps
 	growing *ebpf.Map // the map that flows are moving to, if any
 	buffer  maps.FlowBuffer
-	tick    Tick
+	tick    ticks.Tick
 	now     uint32 // in ticks
 	given   int
 	taken   int // those that netfilter did not accept
 }
 
-// handOver makes the stack continue the connections in the maps pinned in dir, while the programs
+// Export makes the stack continue the connections in the maps pinned in dir, while the programs
 // are still attached. In the end the programs take no new ones.
-func handOver(dir string) HandedOver {
-	h, err := newHandover(dir)
+func Export(dir string) Exported {
+	h, err := newExporter(dir)
 	if h == nil {
-		return HandedOver{Left: err}
+		return Exported{Left: err}
 	}
 	defer h.close()
 	err = errors.Join(h.giveMost(), closeFrontends(h.maps), h.awaitHandshakes())
 	if err == nil { // or else it would fail once more
 		err = h.give()
 	}
-	return HandedOver{h.given, h.taken, err}
+	return Exported{h.given, h.taken, err}
 }
 
-// newHandover opens what is pinned in dir. It returns nil if nothing is, or if the kernel does not
+// newExporter opens what is pinned in dir. It returns nil if nothing is, or if the kernel does not
 // track connections.
-func newHandover(dir string) (*handover, error) {
+func newExporter(dir string) (*exporter, error) {
 	records, err := netfilter.NewWriter()
 	if records == nil {
 		return nil, err
 	}
-	h := &handover{records: records}
+	h := &exporter{records: records}
 	if h.barrier, err = maps.NewBarrier(); err == nil {
-		h.tick, err = MeasureTick()
+		h.tick, err = ticks.Measure()
 	}
 	if err == nil {
 		h.now, err = h.tick.Now()
@@ -93,7 +94,7 @@ func newHandover(dir string) (*handover, error) {
 	return nil, err
 }
 
-func (h *handover) close() {
+func (h *exporter) close() {
 	h.records.Close()
 	if h.barrier != nil {
 		h.barrier.Close()
@@ -108,7 +109,7 @@ func (h *handover) close() {
 
 // awaitHandshakes waits until no connection is half-open, but not for those that are never
 // answered.
-func (h *handover) awaitHandshakes() error {
+func (h *exporter) awaitHandshakes() error {
 	for until := time.Now().Add(shaking); time.Now().Before(until); {
 		// Give a packet that found a frontend just before the time to write its row.
 		time.Sleep(10 * time.Millisecond)
@@ -129,7 +130,7 @@ func (h *handover) awaitHandshakes() error {
 // giveMost hands over all flows but those that begin meanwhile. Once the frontends are closed, the
 // other proxy's rules give clients ports of the same node, and netfilter has to know by then which
 // are taken.
-func (h *handover) giveMost() error {
+func (h *exporter) giveMost() error {
 	for range rounds {
 		before := h.given
 		if err := h.give(); err != nil || h.given-before <= few {
@@ -142,7 +143,7 @@ func (h *handover) giveMost() error {
 // give hands over established flows, TCP first, since there may be many UDP flows. Last come UDP
 // flows that were answered and have sent nothing since: if there is no room for them, they can just
 // as well go to another backend.
-func (h *handover) give() error {
+func (h *exporter) give() error {
 	for _, proto := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
 		for _, m := range []*ebpf.Map{h.growing, h.maps.Ct} {
 			if err := h.giveAll(m, proto); err != nil {
@@ -157,7 +158,7 @@ func (h *handover) give() error {
 	return err
 }
 
-func (h *handover) giveAll(m *ebpf.Map, proto uint8) error {
+func (h *exporter) giveAll(m *ebpf.Map, proto uint8) error {
 	if m == nil {
 		return nil
 	}
@@ -175,11 +176,11 @@ func (h *handover) giveAll(m *ebpf.Map, proto uint8) error {
 
 // giveSome hands over those of some flows that are translated and not over. In between it waits
 // until all packets that the programs have translated are past netfilter.
-func (h *handover) giveSome(m *ebpf.Map, proto uint8, keys []maps.Flow, rows []maps.FlowRow) error {
+func (h *exporter) giveSome(m *ebpf.Map, proto uint8, keys []maps.Flow, rows []maps.FlowRow) error {
 	var stopped []int
 	for i, key := range keys {
 		row := &rows[i]
-		if key.Proto != proto || row.Flags&maps.FlowReply != 0 || row.Checksum != checksum.Of(key, *row) || isFormers(key, row) {
+		if key.Proto != proto || row.Flags&maps.FlowReply != 0 || row.Checksum != checksum.Of(key, *row) || isOfStack(key, row) {
 			continue
 		}
 		back, ok, err := maps.LookupFlow(m, maps.BackOf(key, row))
@@ -220,7 +221,7 @@ func stop(m *ebpf.Map, key maps.Flow, row maps.FlowRow, is bool) error {
 }
 
 // giveOne hands over a flow whose packets the programs drop.
-func (h *handover) giveOne(key maps.Flow, row *maps.FlowRow) error {
+func (h *exporter) giveOne(key maps.Flow, row *maps.FlowRow) error {
 	to := maps.Flow{Saddr: row.Saddr, Daddr: row.Daddr, Sport: row.Sport, Dport: row.Dport, Proto: key.Proto}
 	err := h.records.Add(netfilter.Connection{
 		Client: maps.FlowSource(key), Dialed: maps.FlowDestination(key), Seen: maps.FlowSource(to), Server: maps.FlowDestination(to),
@@ -241,7 +242,7 @@ func (h *handover) giveOne(key maps.Flow, row *maps.FlowRow) error {
 
 // pass makes the programs pass a flow to the stack, as long as they are there. If there is no room
 // for its rows, its packets are dropped until then.
-func (h *handover) pass(key maps.Flow, row *maps.FlowRow) error {
+func (h *exporter) pass(key maps.Flow, row *maps.FlowRow) error {
 	seen := maps.Flow{Saddr: row.Saddr, Daddr: row.Daddr, Sport: row.Sport, Dport: row.Dport, Proto: key.Proto}
 	for _, flow := range []maps.Flow{seen, key} {
 		for _, r := range stackRows(flow, h.now, maps.FlowOpen) {
@@ -259,7 +260,7 @@ func (h *handover) pass(key maps.Flow, row *maps.FlowRow) error {
 // that have ended, which nothing announces; a request answered a while ago is no handshake in
 // progress; and the stack cannot continue flows that the backend answers directly or has not
 // answered.
-func (h *handover) isOver(proto uint8, row, back *maps.FlowRow, ok bool) bool {
+func (h *exporter) isOver(proto uint8, row, back *maps.FlowRow, ok bool) bool {
 	if proto != unix.IPPROTO_UDP {
 		return isOver(row, back, ok)
 	}

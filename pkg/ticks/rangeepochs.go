@@ -1,4 +1,4 @@
-package datapath
+package ticks
 
 import (
 	"errors"
@@ -21,20 +21,9 @@ type RangeEpochs struct {
 	last  uint32 // a recent tick
 }
 
-// RangeEpochs returns a RangeEpochs, with a change under way, since it is unknown what the programs were told
-// before. The caller must close it.
-func (d *shared) RangeEpochs() (*RangeEpochs, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.maps == nil {
-		return nil, fmt.Errorf("open range_epochs: %w", ErrNoMaps)
-	}
-	return NewRangeEpochs(d.maps)
-}
-
 // NewRangeEpochs returns a RangeEpochs for programs over the given maps; see NewRouteEpoch.
 func NewRangeEpochs(m *maps.Maps) (*RangeEpochs, error) {
-	tick, err := MeasureTick()
+	tick, err := Measure()
 	if err != nil {
 		return nil, err
 	}

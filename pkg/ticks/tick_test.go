@@ -1,4 +1,4 @@
-package datapath
+package ticks
 
 import (
 	"testing"
@@ -35,7 +35,7 @@ func TestTickOf(t *testing.T) {
 // The kernel's jiffies, as programs read them, advance at the rate that MeasureTick returns.
 func TestMeasureTick(t *testing.T) {
 	rig.Root(t)
-	tick, err := MeasureTick()
+	tick, err := Measure()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package datapath
+package ticks
 
 import (
 	"errors"
@@ -8,14 +8,13 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-const (
-	// leaseTicks is how long the programs trust that changes are followed after the last Vouch: if
-	// the agent is killed, changes go unnoticed for about as long.
-	leaseTicks = 4
-	// kernelLagTicks is how long the kernel may still be working on a change after announcing it: it
-	// announces that a device is gone before it removes the device's routes.
-	kernelLagTicks = 1
-)
+// leaseTicks is how long the programs trust that changes are followed after the last Vouch: if the
+// agent is killed, changes go unnoticed for about as long.
+const leaseTicks = 4
+
+// kernelLagTicks is how long the kernel may still be working on a change after announcing it: it
+// announces that a device is gone before it removes the device's routes.
+const kernelLagTicks = 1
 
 // Ways tells the packet programs when the routes of packets changed. It holds its own references,
 // so it outlives its Datapath and a growth of maps. It is not safe for concurrent use.
@@ -24,20 +23,10 @@ type Ways struct {
 	clock *Clock
 }
 
-// Ways returns a Ways. The caller must close it.
-func (d *shared) Ways() (*Ways, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.maps == nil {
-		return nil, fmt.Errorf("open ways: %w", ErrNoMaps)
-	}
-	return NewRouteEpoch(d.maps)
-}
-
 // NewRouteEpoch returns a Ways for programs over the given maps, which the caller still owns. The
 // programs must count time in the ticks of MeasureTick.
 func NewRouteEpoch(m *maps.Maps) (*Ways, error) {
-	tick, err := MeasureTick()
+	tick, err := Measure()
 	if err != nil {
 		return nil, err
 	}
@@ -62,20 +51,6 @@ func (w *Ways) Changed() error {
 		return fmt.Errorf("tell the programs that ways changed: %w", err)
 	}
 	return nil
-}
-
-// mark stores and returns a tick that is not earlier than any recorded so far: everything recorded
-// up to now counts as older.
-func (c *Clock) mark(word *uint32) (uint32, error) {
-	now, err := c.Now()
-	for err == nil {
-		told := now + kernelLagTicks
-		atomic.StoreUint32(word, told)
-		if now, err = c.Now(); err == nil && int32(now-told) <= 0 {
-			return told, nil
-		}
-	}
-	return 0, err
 }
 
 // Vouch promises the programs that all changes up to now, and for some seconds from now, are

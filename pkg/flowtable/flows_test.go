@@ -1,4 +1,4 @@
-package datapath
+package flowtable
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/ticks"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -31,7 +32,7 @@ func newStandaloneFlows(t testing.TB) *standaloneFlows {
 	if err != nil {
 		t.Fatal(err)
 	}
-	flows, err := NewFlows(m)
+	flows, err := New(m)
 	if err != nil {
 		t.Fatal(errors.Join(err, m.Close()))
 	}
@@ -278,7 +279,7 @@ func TestEachStops(t *testing.T) {
 // The programs' clock runs at the rate that MeasureTick returns.
 func TestJiffies(t *testing.T) {
 	w := newStandaloneFlows(t)
-	tick, err := MeasureTick()
+	tick, err := ticks.Measure()
 	if err != nil {
 		t.Fatal(err)
 	}

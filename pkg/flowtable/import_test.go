@@ -1,4 +1,4 @@
-package datapath
+package flowtable
 
 import (
 	"errors"
@@ -48,7 +48,7 @@ func record(list []netfilter.Connection) error {
 // how many found no room. Connections to no known frontend take none.
 func TestTake(t *testing.T) {
 	m, _ := newPinned(t)
-	to := newFormer(slog.Default(), &sync.Mutex{}, func() *maps.Maps { return m })
+	to := NewImporter(slog.Default(), &sync.Mutex{}, func() *maps.Maps { return m })
 	if _, err := exec.LookPath("nft"); err != nil {
 		rig.Lacking(t, "cluster", "nft is missing: install nftables")
 	}
@@ -62,7 +62,7 @@ func TestTake(t *testing.T) {
 	tcp, stream, answered := of(1, unix.IPPROTO_TCP, true), of(2, unix.IPPROTO_UDP, true), of(3, unix.IPPROTO_UDP, false)
 	other := of(4, unix.IPPROTO_TCP, true)
 	other.Dialed = netip.MustParseAddrPort("192.0.2.1:30002")
-	known := frontends{}
+	known := Frontends{}
 	for _, proto := range []model.Protocol{model.TCP, model.UDP} {
 		known[maps.KeyOf(netip.IPv4Unspecified(), 30001, proto)] = struct{}{}
 	}
@@ -76,7 +76,7 @@ func TestTake(t *testing.T) {
 		}
 		defer records.Close()
 		for room, want := range [][]netfilter.Connection{nil, {tcp}, {tcp, stream}, {tcp, stream, answered}, {tcp, stream, answered}} {
-			w, err := to.newFormerRows(known)
+			w, err := to.newRowWriter(known)
 			if err != nil {
 				return err
 			}
@@ -98,7 +98,7 @@ func TestTake(t *testing.T) {
 
 // takeInside checks that a connection of the node itself to no frontend of clients outside keeps the
 // port that netfilter has given it, and that nothing else is done about it.
-func takeInside(t *testing.T, to *former, records *netfilter.Records) error {
+func takeInside(t *testing.T, to *Importer, records *netfilter.Records) error {
 	t.Helper()
 	inside := netfilter.Connection{
 		Client: netip.MustParseAddrPort("192.0.2.1:40000"), Dialed: netip.MustParseAddrPort("10.96.0.10:80"),
@@ -109,7 +109,7 @@ func takeInside(t *testing.T, to *former, records *netfilter.Records) error {
 		return err
 	}
 	defer stack.Close()
-	w, err := to.newFormerRows(frontends{})
+	w, err := to.newRowWriter(Frontends{})
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func takeInside(t *testing.T, to *former, records *netfilter.Records) error {
 	}
 	for flow, want := range map[maps.Flow]bool{flowOf(inside): false, flowSeen(inside): true} {
 		row, ok, err := maps.LookupFlow(to.maps().Ct, flow)
-		if err != nil || ok != want || ok && !isFormers(flow, &row) {
+		if err != nil || ok != want || ok && !isOfStack(flow, &row) {
 			t.Errorf("a row of %+v: %t, %+v, %v", flow, ok, row, err)
 		}
 	}

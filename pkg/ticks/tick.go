@@ -1,4 +1,6 @@
-package datapath
+// Package ticks measures time as the packet programs do, and tells them since when the routes of
+// packets and the ranges of clients have not changed.
+package ticks
 
 import (
 	"fmt"
@@ -15,10 +17,10 @@ type Tick struct {
 	Duration time.Duration // from one tick to the next
 }
 
-// MeasureTick returns the running kernel's tick that is nearest to a second. The kernel does not
+// Measure returns the running kernel's tick that is nearest to a second. The kernel does not
 // report the length of a jiffy, which is a build option, but its coarse clock advances by a jiffy
 // at a time.
-func MeasureTick() (Tick, error) {
+func Measure() (Tick, error) {
 	var jiffy unix.Timespec
 	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &jiffy); err != nil {
 		return Tick{}, fmt.Errorf("measure the kernel's tick: ask for the resolution of the coarse clock: %w", err)
