@@ -28,12 +28,12 @@ func (d *shared) Flows() (*flowtable.Flows, error) {
 	return flowtable.NewLive(d.maps, &d.copying)
 }
 
-// Ways returns a Ways. The caller must close it.
-func (d *shared) Ways() (*ticks.Ways, error) {
+// RouteEpoch returns a RouteEpoch. The caller must close it.
+func (d *shared) RouteEpoch() (*ticks.RouteEpoch, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {
-		return nil, fmt.Errorf("open ways: %w", ErrNoMaps)
+		return nil, fmt.Errorf("open route_epoch: %w", ErrNoMaps)
 	}
 	return ticks.NewRouteEpoch(d.maps)
 }

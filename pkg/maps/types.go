@@ -23,7 +23,7 @@ type (
 	Counter    = bpf.MapsCounter
 	SockOrigin = bpf.MapsSockOrigin
 	ConnOrigin = bpf.MapsConnOrigin
-	Ways       = bpf.MapsRouteEpoch
+	RouteEpoch = bpf.MapsRouteEpoch
 	RangeEpoch = bpf.MapsRangeEpoch
 )
 

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// beat is how long the follower waits for a change before it vouches again.
+	// beat is how long the follower waits for a change before it renews the lease.
 	beat = 250 * time.Millisecond
 	// apart is the least time between two calls of Changed: more than a few of them in one tick of
 	// the programs would say nothing new.
@@ -24,20 +24,20 @@ const (
 	retry = time.Second
 )
 
-// Ways tells the programs of changes.
-type Ways interface {
+// Lease tells the programs of changes, and until when they may rely on hearing of them.
+type Lease interface {
 	// Changed says that the kernel has made a change.
 	Changed() error
-	// Vouch says that all changes so far were reported, and that those of the next seconds will be.
-	Vouch() error
-	// Revoke takes that back.
-	Revoke() error
+	// Renew says that all changes so far were reported, and that those of the next seconds will be.
+	Renew() error
+	// End takes that back.
+	End() error
 }
 
 // Config is what a Follower needs.
 type Config struct {
-	Ways Ways
-	Log  *slog.Logger
+	Lease Lease
+	Log   *slog.Logger
 	// Room is how many neighbors are remembered. 0 is as many as a kernel with a large neighbor
 	// table has.
 	Room int
@@ -45,9 +45,9 @@ type Config struct {
 
 // Follower follows changes in the network namespace in which it runs.
 type Follower struct {
-	ways Ways
-	log  *slog.Logger
-	room int
+	lease Lease
+	log   *slog.Logger
+	room  int
 
 	mu     sync.Mutex
 	status Status
@@ -61,7 +61,7 @@ func NewFollower(c Config) *Follower {
 	if c.Room == 0 {
 		c.Room = mostNeighbors
 	}
-	return &Follower{ways: c.Ways, log: c.Log, room: c.Room}
+	return &Follower{lease: c.Lease, log: c.Log, room: c.Room}
 }
 
 // Status returns what was done so far.
@@ -82,7 +82,7 @@ func (f *Follower) note(change func(*Status)) {
 func (f *Follower) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := f.follow(ctx)
-		if err = errors.Join(err, f.ways.Revoke()); err == nil {
+		if err = errors.Join(err, f.lease.End()); err == nil {
 			continue
 		}
 		f.note(func(s *Status) { s.Following, s.Error, s.Errors = false, err.Error(), s.Errors+1 })
@@ -126,10 +126,10 @@ type watcher struct {
 	known      *neighbors
 	changed    bool      // and not reported yet
 	lastReport time.Time // last call of Changed
-	vouched    time.Time
+	renewed    time.Time
 }
 
-// turn receives messages, reports a change, and vouches if no messages are left, since those could
+// turn receives messages, reports a change, and renews the lease if no messages are left, since those could
 // hold another change.
 func (w *watcher) turn() error {
 	messages, err := w.socket.receive()
@@ -147,17 +147,17 @@ func (w *watcher) turn() error {
 	}
 	isAll := errors.Is(err, unix.EAGAIN)
 	if w.changed && time.Since(w.lastReport) >= apart {
-		if err := w.ways.Changed(); err != nil {
+		if err := w.lease.Changed(); err != nil {
 			return err
 		}
 		w.changed, w.lastReport = false, time.Now()
 		w.note(func(s *Status) { s.Changes, s.LastChange = s.Changes+1, w.lastReport })
 	}
-	if isAll && !w.changed && time.Since(w.vouched) >= beat/2 {
-		if err := w.ways.Vouch(); err != nil {
+	if isAll && !w.changed && time.Since(w.renewed) >= beat/2 {
+		if err := w.lease.Renew(); err != nil {
 			return err
 		}
-		w.vouched = time.Now()
+		w.renewed = time.Now()
 	}
 	w.note(func(s *Status) {
 		s.Flaps += flaps

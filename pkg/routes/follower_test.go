@@ -23,15 +23,15 @@ type report string
 
 const (
 	change report = "changed"
-	vow    report = "vouched"
+	vow    report = "renewed"
 	end    report = "revoked"
 )
 
-// ways stands for the programs and records the calls. Its channel has a buffer, so a test may read
+// fakeLease stands for the programs and records the calls. Its channel has a buffer, so a test may read
 // them later.
-type ways struct{ said chan report }
+type fakeLease struct{ said chan report }
 
-func (w *ways) say(t report) error {
+func (w *fakeLease) say(t report) error {
 	select {
 	case w.said <- t:
 		return nil
@@ -40,15 +40,15 @@ func (w *ways) say(t report) error {
 	}
 }
 
-func (w *ways) Changed() error { return w.say(change) }
-func (w *ways) Vouch() error   { return w.say(vow) }
-func (w *ways) Revoke() error  { return w.say(end) }
+func (w *fakeLease) Changed() error { return w.say(change) }
+func (w *fakeLease) Renew() error   { return w.say(vow) }
+func (w *fakeLease) End() error     { return w.say(end) }
 
 // node is a namespace with eth0, in which a follower runs.
 type node struct {
 	t        *testing.T
 	ns       *rig.Netns
-	ways     *ways
+	ways     *fakeLease
 	follower *Follower
 	device   int
 	stop     func()
@@ -56,7 +56,7 @@ type node struct {
 
 func newNode(t *testing.T, room int) *node {
 	rig.Root(t)
-	n := &node{t: t, ns: rig.NewNetns(t, "node"), ways: &ways{make(chan report, 4096)}}
+	n := &node{t: t, ns: rig.NewNetns(t, "node"), ways: &fakeLease{make(chan report, 4096)}}
 	rig.Veth(t, n.ns, "eth0", rig.NewNetns(t, "elsewhere"), "eth0")
 	rig.Address(t, n.ns, "eth0", "192.0.2.1/24")
 	n.do(func() error {
@@ -64,7 +64,7 @@ func newNode(t *testing.T, room int) *node {
 		n.device = link.Index
 		return err
 	})
-	n.follower = NewFollower(Config{Ways: n.ways, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Room: room})
+	n.follower = NewFollower(Config{Lease: n.ways, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Room: room})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- n.ns.Do(func() error { return n.follower.Run(ctx) }) }()
@@ -86,7 +86,7 @@ func (n *node) do(fn func() error) {
 	}
 }
 
-// next returns the next call other than Vouch.
+// next returns the next call other than Renew.
 func (n *node) next(what string) report {
 	n.t.Helper()
 	late := time.After(5 * time.Second)
@@ -102,7 +102,7 @@ func (n *node) next(what string) report {
 	}
 }
 
-// waitQuiet returns when all changes were reported, and how many. It waits for three calls of Vouch in
+// waitQuiet returns when all changes were reported, and how many. It waits for three calls of Renew in
 // a row, since one may have been on its way already.
 func (n *node) waitQuiet() (changes int) {
 	n.t.Helper()
@@ -114,7 +114,7 @@ func (n *node) waitQuiet() (changes int) {
 				changes, vows = changes+1, 0
 			}
 		case <-late:
-			n.t.Fatal("the follower does not vouch")
+			n.t.Fatal("the follower does not renew the lease")
 		}
 	}
 	return changes
@@ -138,7 +138,7 @@ func cidr(text string) *net.IPNet {
 	return prefix
 }
 
-// Every change that matters to routes is reported, and that before the next call of Vouch.
+// Every change that matters to routes is reported, and that before the next call of Renew.
 func TestFollow(t *testing.T) {
 	n := newNode(t, 0)
 	if said := <-n.ways.said; said != change {
@@ -250,7 +250,7 @@ func TestLostEvents(t *testing.T) {
 		if err := s.SetReceiveBufferSize(1, false); err != nil { // rounded up to the kernel's minimum
 			return err
 		}
-		w := watcher{Follower: NewFollower(Config{Ways: &ways{make(chan report, 64)}, Log: slog.Default()}), socket: s,
+		w := watcher{Follower: NewFollower(Config{Lease: &fakeLease{make(chan report, 64)}, Log: slog.Default()}), socket: s,
 			known: &neighbors{list: map[neighbor]string{}, room: 2}}
 		link, err := netlink.LinkByName("lo")
 		if err != nil {
@@ -297,7 +297,7 @@ func TestFailure(t *testing.T) {
 			break
 		}
 		if said == vow {
-			t.Fatal("vouched before reporting a change")
+			t.Fatal("renewed before reporting a change")
 		}
 	}
 	n.waitQuiet()

@@ -51,7 +51,7 @@ func subscribe() (*socket, error) {
 
 // receive returns the next messages, in memory that the next call reuses, or EAGAIN if there are
 // none. Unlike the library, which may give up once its time is over, it always asks the kernel:
-// vouching takes certainty.
+// renewing the lease takes certainty.
 func (s *socket) receive() ([]syscall.NetlinkMessage, error) {
 	for {
 		n, from, err := unix.Recvfrom(s.GetFd(), s.buffer, unix.MSG_DONTWAIT|unix.MSG_TRUNC)

@@ -12,7 +12,7 @@ import (
 const farTicks = 1 << 30
 
 // RangeEpochs tells the packet programs when the rules on who may use load balancers' addresses changed.
-// While the agent vouches for that (see Ways), the programs check only flows that were last used
+// While the lease of RouteEpoch lasts, the programs check only flows that were last used
 // before such a change. It holds its own references, so it outlives its Datapath and a growth of
 // maps. It is not safe for concurrent use.
 type RangeEpochs struct {

@@ -8,7 +8,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// leaseTicks is how long the programs trust that changes are followed after the last Vouch: if the
+// leaseTicks is how long the programs trust that changes are followed after the last Renew: if the
 // agent is killed, changes go unnoticed for about as long.
 const leaseTicks = 4
 
@@ -16,16 +16,16 @@ const leaseTicks = 4
 // announces that a device is gone before it removes the device's routes.
 const kernelLagTicks = 1
 
-// Ways tells the packet programs when the routes of packets changed. It holds its own references,
+// RouteEpoch tells the packet programs when the routes of packets changed. It holds its own references,
 // so it outlives its Datapath and a growth of maps. It is not safe for concurrent use.
-type Ways struct {
-	rows  *maps.Array[maps.Ways]
+type RouteEpoch struct {
+	rows  *maps.Array[maps.RouteEpoch]
 	clock *Clock
 }
 
-// NewRouteEpoch returns a Ways for programs over the given maps, which the caller still owns. The
+// NewRouteEpoch returns a RouteEpoch for programs over the given maps, which the caller still owns. The
 // programs must count time in the ticks of MeasureTick.
-func NewRouteEpoch(m *maps.Maps) (*Ways, error) {
+func NewRouteEpoch(m *maps.Maps) (*RouteEpoch, error) {
 	tick, err := Measure()
 	if err != nil {
 		return nil, err
@@ -34,47 +34,47 @@ func NewRouteEpoch(m *maps.Maps) (*Ways, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, err := maps.MapArray[maps.Ways](m.RouteEpoch, true)
+	rows, err := maps.MapArray[maps.RouteEpoch](m.RouteEpoch, true)
 	if err != nil {
 		return nil, errors.Join(err, clock.Close())
 	}
-	return &Ways{rows: rows, clock: clock}, nil
+	return &RouteEpoch{rows: rows, clock: clock}, nil
 }
 
-func (w *Ways) row() *maps.Ways { return &w.rows.Rows()[0] }
+func (w *RouteEpoch) row() *maps.RouteEpoch { return &w.rows.Rows()[0] }
 
 // Changed announces a change: each flow looks its route up again. Once it returns without an error,
 // no packet can have found its route valid after the change and before this call: if the clock
 // advanced meanwhile, Changed writes it again.
-func (w *Ways) Changed() error {
+func (w *RouteEpoch) Changed() error {
 	if _, err := w.clock.mark(&w.row().Changed); err != nil {
-		return fmt.Errorf("tell the programs that ways changed: %w", err)
+		return fmt.Errorf("tell the programs that routes changed: %w", err)
 	}
 	return nil
 }
 
-// Vouch promises the programs that all changes up to now, and for some seconds from now, are
+// Renew promises the programs that all changes up to now, and for some seconds from now, are
 // announced.
-func (w *Ways) Vouch() error {
+func (w *RouteEpoch) Renew() error {
 	now, err := w.clock.Now()
 	if err != nil {
-		return fmt.Errorf("tell the programs that ways are followed: %w", err)
+		return fmt.Errorf("tell the programs that routes are followed: %w", err)
 	}
 	atomic.StoreUint32(&w.row().Until, now+leaseTicks)
 	return nil
 }
 
-// Revoke withdraws the promise: flows look their routes up every tick.
-func (w *Ways) Revoke() error {
+// End ends that: flows look their routes up every tick.
+func (w *RouteEpoch) End() error {
 	now, err := w.clock.Now()
 	if err != nil {
-		return fmt.Errorf("tell the programs that ways are not followed: %w", err)
+		return fmt.Errorf("tell the programs that routes are not followed: %w", err)
 	}
 	atomic.StoreUint32(&w.row().Until, now-1)
 	return nil
 }
 
-// Close revokes the promise and closes the maps.
-func (w *Ways) Close() error {
-	return errors.Join(w.Revoke(), w.rows.Close(), w.clock.Close())
+// Close ends the lease and closes the maps.
+func (w *RouteEpoch) Close() error {
+	return errors.Join(w.End(), w.rows.Close(), w.clock.Close())
 }

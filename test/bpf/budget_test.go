@@ -92,7 +92,7 @@ func (w *bareNode) guarded(t *testing.T, f family, vip string, changed int32) (p
 // changes until another.
 func (w *bareNode) setRouteEpoch(t *testing.T, changed, until uint32) {
 	t.Helper()
-	if err := w.maps.RouteEpoch.Put(uint32(0), maps.Ways{Changed: changed, Until: until}); err != nil {
+	if err := w.maps.RouteEpoch.Put(uint32(0), maps.RouteEpoch{Changed: changed, Until: until}); err != nil {
 		t.Fatal(err)
 	}
 }

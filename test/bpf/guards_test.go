@@ -142,7 +142,7 @@ func (w *bareNode) cuts(t *testing.T, m *ebpf.Map, end guardedEnd, row bpf.MapsC
 // watchman is the part of an agent that tells the programs of changes.
 type watchman struct {
 	*bareNode
-	ways        *ticks.Ways
+	ways        *ticks.RouteEpoch
 	rangeEpochs *ticks.RangeEpochs
 	end         guardedEnd
 }
@@ -177,7 +177,7 @@ func (m *watchman) use(t *testing.T, ticks uint32) bool {
 	flow := flowOf(m.end.from, m.end.to, udp)
 	var first, row bpf.MapsCtEntry
 	for late := time.Now().Add(time.Minute); row.Seen-first.Seen < ticks; time.Sleep(10 * time.Millisecond) {
-		if err := m.ways.Vouch(); err != nil {
+		if err := m.ways.Renew(); err != nil {
 			t.Fatal(err)
 		}
 		m.run(t, m.in, m.end.bytes())

@@ -32,7 +32,7 @@ func (r *run) change(o operation) error {
 	case o.RouteEpoch != nil:
 		r.node.Changed, r.node.Followed = r.node.Now+uint32(o.RouteEpoch.Changed), r.node.Now+uint32(o.RouteEpoch.Followed)
 		r.node.RangeEpochs = r.node.Now + uint32(o.RouteEpoch.RangeEpochs)
-		return errors.Join(r.kernel.maps.RouteEpoch.Put(uint32(0), maps.Ways{Changed: r.node.Changed, Until: r.node.Followed}),
+		return errors.Join(r.kernel.maps.RouteEpoch.Put(uint32(0), maps.RouteEpoch{Changed: r.node.Changed, Until: r.node.Followed}),
 			r.kernel.maps.RangeEpochs.Put(uint32(0), maps.RangeEpoch{Changed: r.node.RangeEpochs}))
 	case o.Inside != nil:
 		before := r.node.Inside

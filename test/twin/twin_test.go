@@ -73,7 +73,7 @@ func (w *kernelNode) begin() (*run, error) {
 	if err := errors.Join(zero[bpf.MapsLate](w.maps.Late), zero[bpf.MapsEarlyMark](w.maps.EarlyMarks)); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(w.maps.RouteEpoch.Put(uint32(0), maps.Ways{}), w.maps.RangeEpochs.Put(uint32(0), maps.RangeEpoch{}), w.forgetAsked(),
+	if err := errors.Join(w.maps.RouteEpoch.Put(uint32(0), maps.RouteEpoch{}), w.maps.RangeEpochs.Put(uint32(0), maps.RangeEpoch{}), w.forgetAsked(),
 		w.maps.PacketClients.Put(uint32(0), uint32(0))); err != nil {
 		return nil, err
 	}

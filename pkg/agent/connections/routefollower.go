@@ -17,12 +17,12 @@ type RouteFollower struct {
 
 // NewRouteFollower returns a follower, which says in its status if it cannot work.
 func NewRouteFollower(cfg *Config) *RouteFollower {
-	ways, err := cfg.Path.Ways()
+	ways, err := cfg.Path.RouteEpoch()
 	if err != nil {
 		cfg.Log.Error("cannot follow route changes", "error", err)
 		return &RouteFollower{why: err.Error()}
 	}
-	return &RouteFollower{running: routes.NewFollower(routes.Config{Ways: ways, Log: cfg.Log}), close: ways.Close}
+	return &RouteFollower{running: routes.NewFollower(routes.Config{Lease: ways, Log: cfg.Log}), close: ways.Close}
 }
 
 // Run follows routes until the context ends.

@@ -49,7 +49,7 @@ func attachOurs(port *topology.Port, services []nodePort, xdp bool) (_ *ours, er
 
 // follow sets what an agent sets that sees no route change, for longer than any benchmark runs.
 func follow(m *maps.Maps) error {
-	if err := m.RouteEpoch.Put(uint32(0), maps.Ways{Until: 1 << 30}); err != nil {
+	if err := m.RouteEpoch.Put(uint32(0), maps.RouteEpoch{Until: 1 << 30}); err != nil {
 		return fmt.Errorf("mark the routes as followed: %w", err)
 	}
 	return nil

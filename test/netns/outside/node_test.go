@@ -57,7 +57,7 @@ type agent struct {
 	*datapath.Datapath
 	services uint32
 	scanned  chan struct{}
-	ways     *ticks.Ways
+	ways     *ticks.RouteEpoch
 	guarded  *guarded // nil unless there are source ranges
 	stop     func() error
 }
@@ -111,7 +111,7 @@ func newNodeMain(args []string) (func(nodeOrder) (nodeState, error), error) {
 	case err := <-ended:
 		return nil, fmt.Errorf("watch: %w", err)
 	}
-	ways, err := d.Ways()
+	ways, err := d.RouteEpoch()
 	return (&agent{Datapath: d, scanned: looked, ways: ways}).do, err
 }
 

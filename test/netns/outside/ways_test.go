@@ -41,13 +41,13 @@ func (a *agent) follow(order string) error {
 	case waysBlind:
 		return a.pretend(true)
 	case waysAway:
-		return a.ways.Revoke()
+		return a.ways.End()
 	}
 	return fmt.Errorf("unknown order about ways: %q", order)
 }
 
 func (a *agent) startFollower() error {
-	follower := routes.NewFollower(routes.Config{Ways: a.ways, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	follower := routes.NewFollower(routes.Config{Lease: a.ways, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- follower.Run(ctx) }()
@@ -68,8 +68,8 @@ func (a *agent) startFollower() error {
 // pretend sets the last change to long ago, so that there is nothing to wait for; and, if blind,
 // claims that changes are followed for hours to come.
 func (a *agent) pretend(blind bool) error {
-	var row maps.Ways
-	if err := a.ways.Vouch(); err != nil {
+	var row maps.RouteEpoch
+	if err := a.ways.Renew(); err != nil {
 		return err
 	}
 	if err := a.Maps().RouteEpoch.Lookup(uint32(0), &row); err != nil {
