@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
@@ -68,10 +67,10 @@ func (n *node) enterFlows(many int) {
 		port := maps.PortOf(uint16(4000 + i>>16))
 		key := maps.Flow{Saddr: client, Sport: port, Daddr: node, Dport: port, Proto: uint8(model.TCP)}
 		row := maps.FlowRow{Saddr: client, Sport: port, Daddr: backend, Dport: port, Seen: now, State: maps.FlowOpen}
-		row.Checksum = checksum.Of(key, row)
+		row.Checksum = maps.ChecksumOf(key, row)
 		back := maps.BackOf(key, &row)
 		reply := maps.FlowRow{Saddr: node, Sport: port, Daddr: client, Dport: port, Seen: now, State: maps.FlowOpen, Flags: maps.FlowReply}
-		reply.Checksum = checksum.Of(back, reply)
+		reply.Checksum = maps.ChecksumOf(back, reply)
 		if err := errors.Join(m.Put(&key, &row), m.Put(&back, &reply)); err != nil {
 			n.t.Fatal(err)
 		}

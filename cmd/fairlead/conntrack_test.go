@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
-	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
@@ -62,7 +61,7 @@ func enterFlow(t *testing.T, bpffs, which string, proto model.Protocol, addrs [4
 		if i == 1 {
 			row.Flags = maps.FlowReply
 		}
-		row.Checksum = checksum.Of(keys[0], row)
+		row.Checksum = maps.ChecksumOf(keys[0], row)
 		if err := to.Put(keys[0], row); err != nil {
 			t.Fatal(err)
 		}

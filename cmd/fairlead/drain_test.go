@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/api"
-	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/flowtable"
@@ -70,7 +69,7 @@ func (l *leaving) flow(state uint8) {
 		Saddr: node, Daddr: backend, Sport: key.Sport, Dport: maps.PortOf(8080),
 		Seen: now, State: state, Flags: maps.DirectFlags(uint8(lb.DirectIPIP)),
 	}
-	row.Checksum = checksum.Of(key, row)
+	row.Checksum = maps.ChecksumOf(key, row)
 	if err := l.maps.CtPending.Put(&key, &row); err != nil {
 		l.t.Fatal(err)
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/ticks"
 )
@@ -184,7 +183,7 @@ func (d *Drain) newScan() (*flowScan, error) {
 
 // countIfStuck counts a flow if it is stuck and not over.
 func (l *flowScan) countIfStuck(m *ebpf.Map, key maps.Flow, row *maps.FlowRow, s *Stuck) error {
-	if row.Flags&maps.FlowReply != 0 || row.Checksum != checksum.Of(key, *row) {
+	if row.Flags&maps.FlowReply != 0 || row.Checksum != maps.ChecksumOf(key, *row) {
 		return nil
 	}
 	if maps.DirectMode(row.Flags) != 0 {

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/bpf"
-	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/test/rig"
 )
@@ -93,7 +92,7 @@ func (l *leaver) enter(t *testing.T, f stuckCase) {
 		m = l.maps.CtPending
 	}
 	back := maps.BackOf(key, &row)
-	row.Checksum, reply.Checksum = checksum.Of(key, row), checksum.Of(back, reply)
+	row.Checksum, reply.Checksum = maps.ChecksumOf(key, row), maps.ChecksumOf(back, reply)
 	if err := m.Put(&key, &row); err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/netfilter"
 	"fairlead.io/fairlead/pkg/ticks"
@@ -180,7 +179,7 @@ func (h *exporter) giveSome(m *ebpf.Map, proto uint8, keys []maps.Flow, rows []m
 	var stopped []int
 	for i, key := range keys {
 		row := &rows[i]
-		if key.Proto != proto || row.Flags&maps.FlowReply != 0 || row.Checksum != checksum.Of(key, *row) || isOfStack(key, row) {
+		if key.Proto != proto || row.Flags&maps.FlowReply != 0 || row.Checksum != maps.ChecksumOf(key, *row) || isOfStack(key, row) {
 			continue
 		}
 		back, ok, err := maps.LookupFlow(m, maps.BackOf(key, row))

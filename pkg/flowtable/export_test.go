@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/netfilter"
@@ -34,7 +33,7 @@ func served(t *testing.T, in *maps.Maps, c netfilter.Connection, state uint8) {
 			t.Fatal(err)
 		}
 		r.row.Seen = now
-		r.row.Checksum = checksum.Of(r.key, r.row)
+		r.row.Checksum = maps.ChecksumOf(r.key, r.row)
 		if err := m.Put(&r.key, &r.row); err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +111,7 @@ func TestHandOver(t *testing.T) {
 			}
 			for _, flow := range []maps.Flow{flowOf(c), flowSeen(c)} {
 				row, ok, err := maps.LookupFlow(m.Ct, flow)
-				if err != nil || !ok || !isOfStack(flow, &row) || row.Checksum != checksum.Of(flow, row) {
+				if err != nil || !ok || !isOfStack(flow, &row) || row.Checksum != maps.ChecksumOf(flow, row) {
 					t.Errorf("with the frontends closed, the programs do not pass %v: %+v, %t, %v", flow, row, ok, err)
 				}
 			}

@@ -12,7 +12,6 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/netfilter"
 	"fairlead.io/fairlead/pkg/ticks"
@@ -348,7 +347,7 @@ func stackRows(flow maps.Flow, now uint32, state uint8) [2]stackRow {
 	back.Flags |= maps.FlowReply
 	rows := [2]stackRow{{reply, back}, {flow, there}}
 	for i := range rows {
-		rows[i].row.Checksum = checksum.Of(rows[i].key, rows[i].row)
+		rows[i].row.Checksum = maps.ChecksumOf(rows[i].key, rows[i].row)
 	}
 	return rows
 }

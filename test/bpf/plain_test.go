@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.io/fairlead/pkg/bpf"
-	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/maps"
 )
 
@@ -120,7 +119,7 @@ func (w *bareNode) meet(t *testing.T, flow bpf.MapsFlow, row bpf.MapsCtEntry, fr
 	t.Helper()
 	w.empty(t)
 	w.allow(t)
-	row.Checksum = checksum.Of(flow, row)
+	row.Checksum = maps.ChecksumOf(flow, row)
 	if err := w.maps.Ct.Put(&flow, &row); err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/cilium/ebpf"
 
 	"fairlead.io/fairlead/pkg/bpf"
-	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/test/rig"
 )
@@ -142,7 +141,7 @@ func (s sides) races(rival sides, f family) []race {
 func (s sides) fills(f family) []raceStep {
 	list := s.begins()
 	list[0].Row.Seen -= 100
-	list[0].Row.Checksum = checksum.Of(list[0].Flow, list[0].Row)
+	list[0].Row.Checksum = maps.ChecksumOf(list[0].Flow, list[0].Row)
 	own := maps.PortOf(s.back.flow.Dport)
 	for port, i := uint16(61000), 0; port <= 61003; port++ {
 		if port == own {
@@ -151,7 +150,7 @@ func (s sides) fills(f family) []raceStep {
 		i++
 		other := s.of(addrPort(f.client, 4100+i), f, s.there.flow.Proto)
 		other.back.flow.Dport, other.there.row.Sport = maps.PortOf(port), maps.PortOf(port)
-		other.back.row.Checksum, other.there.row.Checksum = checksum.Of(other.back.flow, other.back.row), checksum.Of(other.there.flow, other.there.row)
+		other.back.row.Checksum, other.there.row.Checksum = maps.ChecksumOf(other.back.flow, other.back.row), maps.ChecksumOf(other.there.flow, other.there.row)
 		list = append(list, other.begins()...)
 	}
 	return list
@@ -184,11 +183,11 @@ func (s sides) of(client string, f family, proto byte) sides {
 	flow := flowOf(client, f.node+":30080", proto)
 	for _, r := range []*raceRow{&s.there, &s.openThere} {
 		r.flow = flow
-		r.row.Checksum = checksum.Of(r.flow, r.row)
+		r.row.Checksum = maps.ChecksumOf(r.flow, r.row)
 	}
 	for _, r := range []*raceRow{&s.back, &s.openBack} {
 		r.row.Dport = flow.Sport
-		r.row.Checksum = checksum.Of(r.flow, r.row)
+		r.row.Checksum = maps.ChecksumOf(r.flow, r.row)
 	}
 	return s
 }

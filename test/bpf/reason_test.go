@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"fairlead.io/fairlead/pkg/bpf"
-	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/reasons"
 )
@@ -73,7 +72,7 @@ func mishaps() map[string]mishap {
 		"flow-race": func(t *testing.T, w *bareNode, f family) packet {
 			p := opening(f)
 			key, row := flowOf(p.from, p.to, tcp), rowOf(p.from, f.pod+":8080", false)
-			row.Checksum = checksum.Of(key, row) + 1
+			row.Checksum = maps.ChecksumOf(key, row) + 1
 			if err := w.maps.Ct.Put(&key, &row); err != nil {
 				t.Fatal(err)
 			}

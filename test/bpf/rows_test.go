@@ -12,7 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"fairlead.io/fairlead/pkg/bpf"
-	"fairlead.io/fairlead/pkg/checksum"
+	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/reasons"
 )
 
@@ -44,7 +44,7 @@ func rowOf(from, to string, reply bool) bpf.MapsCtEntry {
 // plant writes a row with its checksum, as the programs make it.
 func (w *bareNode) plant(t *testing.T, m *ebpf.Map, key bpf.MapsFlow, row bpf.MapsCtEntry) {
 	t.Helper()
-	row.Checksum = checksum.Of(key, row)
+	row.Checksum = maps.ChecksumOf(key, row)
 	if err := m.Put(&key, &row); err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"fairlead.io/fairlead/pkg/bpf"
-	"fairlead.io/fairlead/pkg/checksum"
+	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -96,8 +96,8 @@ func (w *bareNode) asks(t *testing.T, m *ebpf.Map, p packet, row bpf.MapsCtEntry
 	if err := m.Delete(&flow); err != nil {
 		t.Fatal(err)
 	}
-	if after.Checksum != checksum.Of(flow, after) {
-		t.Errorf("the row has the checksum %#x, want %#x", after.Checksum, checksum.Of(flow, after))
+	if after.Checksum != maps.ChecksumOf(flow, after) {
+		t.Errorf("the row has the checksum %#x, want %#x", after.Checksum, maps.ChecksumOf(flow, after))
 	}
 	return after.Smac != row.Smac
 }

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/bpf"
-	"fairlead.io/fairlead/pkg/checksum"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 )
@@ -242,7 +241,7 @@ func (r *run) changeFlow(c *flowChange) error {
 	case c.What == "outlive" && row.Made != 0 && !row.Torn:
 		row.Made -= young + 1
 		entry.AddrDiff = row.Made
-		entry.Checksum = checksum.Of(key, entry)
+		entry.Checksum = maps.ChecksumOf(key, entry)
 	case c.What == "age" && (row.Reply || row.Direct != DirectOff || c.Flow.Proto == protoUDP || row.State >= Open): // others record no time
 		row.Seen = r.node.Now - 1
 		entry.Seen = row.Seen

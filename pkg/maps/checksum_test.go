@@ -1,4 +1,4 @@
-package checksum
+package maps
 
 import (
 	"math/rand/v2"
@@ -28,11 +28,11 @@ func TestChecksumOfEveryByte(t *testing.T) {
 		for i := range rowBytes {
 			rowBytes[i] = byte(random.Uint32())
 		}
-		was := Of(key, row)
+		was := ChecksumOf(key, row)
 		differs := func(what string, at int, b *byte) {
 			for change := 1; change < 256; change++ {
 				*b ^= byte(change)
-				if Of(key, row) == was {
+				if ChecksumOf(key, row) == was {
 					t.Errorf("changing byte %d of the %s by %#x leaves the checksum the same", at, what, change)
 				}
 				*b ^= byte(change)
@@ -61,7 +61,7 @@ func TestChecksumOfNeighbors(t *testing.T) {
 		key.Saddr.Word[2], key.Daddr.Word[2] = 0xffff0000, 0xffff0000
 		key.Saddr.Word[3], key.Daddr.Word[3] = uint32(low)<<24|10, uint32(mid)<<24|20
 		row.Saddr, row.Daddr = key.Saddr, key.Daddr
-		row.Checksum = Of(key, row)
+		row.Checksum = ChecksumOf(key, row)
 		flows, rows = append(flows, key), append(rows, row)
 	}
 	pairs, mistaken := 0, 0
@@ -69,7 +69,7 @@ func TestChecksumOfNeighbors(t *testing.T) {
 		for j := range rows {
 			if i != j {
 				pairs++
-				if Of(flows[i], rows[j]) == rows[j].Checksum {
+				if ChecksumOf(flows[i], rows[j]) == rows[j].Checksum {
 					mistaken++
 				}
 			}

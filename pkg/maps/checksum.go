@@ -1,6 +1,4 @@
-// Package checksum computes the checksum that makes the BPF programs accept a row of a flow. It is the Go
-// twin of ct_checksum in bpf/lib/flow.h.
-package checksum
+package maps
 
 import (
 	"math/bits"
@@ -21,8 +19,9 @@ var factors = [13]uint64{
 // addrWords is the number of words of a key or a row that hold addresses. They come first.
 const addrWords = 4
 
-// Of returns the checksum of a row under its key.
-func Of(key bpf.MapsFlow, row bpf.MapsCtEntry) uint16 {
+// ChecksumOf returns the checksum that makes the BPF programs accept a row under its key: the Go twin
+// of ct_checksum.
+func ChecksumOf(key bpf.MapsFlow, row bpf.MapsCtEntry) uint16 {
 	sum := uint64(row.Flags) * factors[12]
 	for i, word := range (*[5]uint64)(unsafe.Pointer(&key)) {
 		sum += turn(i, word) * factors[i]
