@@ -20,7 +20,7 @@ const (
 	lruCountsRest  = 50
 )
 
-// lruCounts caches the row counts of the maps that evict rows, for a Gauge: counting has to visit
+// lruCounts caches the row counts of the maps that evict rows, for a Reader: counting has to visit
 // every row.
 type lruCounts struct {
 	mu    sync.Mutex

@@ -26,7 +26,7 @@ type Reader struct {
 	refused *recent // packets that found no SNAT port; nil before the first look
 }
 
-// NewReader returns a Gauge of the maps pinned in dir, which need not exist yet.
+// NewReader returns a Reader of the maps pinned in dir, which need not exist yet.
 func NewReader(dir string) (*Reader, error) {
 	hooks, reasons, err := reasons.Words()
 	if err != nil {
@@ -35,7 +35,7 @@ func NewReader(dir string) (*Reader, error) {
 	return &Reader{dir: dir, hooks: hooks, reasons: reasons, lruCounts: newLruCounts()}, nil
 }
 
-// Reading is what a Gauge reads: the state of every map, with entries counted only for the maps
+// Reading is what a Reader reads: the state of every map, with entries counted only for the maps
 // that evict rows, and the counters of the programs.
 type Reading struct {
 	Maps      []Map

@@ -32,9 +32,9 @@ type Translator struct {
 	tables  *maps.Tables
 }
 
-// NewTranslator returns an EventWords that takes names of services from the maps pinned in dir. The
+// NewTranslator returns a Translator that takes names of services from the maps pinned in dir. The
 // function pod returns the name of the pod that has an address, or "". The caller must close the
-// EventWords.
+// Translator.
 func NewTranslator(dir string, pod func(netip.Addr) string) (*Translator, error) {
 	w := &Translator{dir: dir, pod: pod}
 	var err error

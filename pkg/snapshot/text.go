@@ -8,7 +8,7 @@ import (
 	"fairlead.io/fairlead/pkg/lb"
 )
 
-// WriteService writes one service in the form of DumpAll.
+// WriteService writes one service in the form of render.All.
 func (s *Snapshot) WriteService(w io.Writer, service *Service) error {
 	var out strings.Builder
 	words := append([]string{service.Label(), service.Algorithm.String()}, service.Flags...)
