@@ -45,7 +45,7 @@ type Config struct {
 	Timeouts Timeouts
 	// Stale reports for each peer whether its backend is gone for good.
 	Stale func(ctx context.Context, peers []maps.Peer) ([]bool, error)
-	// Kept returns, for a UDP flow that the programs pass unchanged and the stack translates by a
+	// StackEntry returns, for a UDP flow that the programs pass unchanged and the stack translates by a
 	// conntrack entry of its own, the address the client dialed and its backend. Nil if the stack
 	// translates none.
 	StackEntry func(maps.Flow) (maps.Peer, bool, error)
@@ -58,7 +58,7 @@ type Config struct {
 	Log   *slog.Logger
 }
 
-// Collector deletes flows. Run must run in one goroutine; Left, Look and Stats may be called from any.
+// Collector deletes flows. Run must run in one goroutine; Left, Wake and Stats may be called from any.
 type Collector struct {
 	cfg      Config
 	limits   maps.FlowLimits
@@ -71,7 +71,7 @@ type Collector struct {
 	wanted   int       // rows of a growth that failed, to try again
 	opened   uint64    // flows established when the last pass began
 
-	mu    sync.Mutex // rangeEpochs stats, so that Stats never waits for a pass
+	mu    sync.Mutex // guards stats, so that Stats never waits for a pass
 	stats Stats
 }
 

@@ -17,7 +17,7 @@ import (
 // memory implements Flows in memory, with jiffies as ticks. It judges as the programs do, in less
 // detail.
 type memory struct {
-	mu   sync.Mutex // rangeEpochs what a test changes while the Collector runs
+	mu   sync.Mutex // guards what a test changes while the Collector runs
 	now  uint32
 	rows [2]map[maps.Flow]maps.FlowRow
 	err  error

@@ -11,7 +11,7 @@ import (
 // gone, which nothing announces, such a row is wrong: it would hand the packets to a stack that no
 // longer translates them. Nor does the row say which backend they go to.
 type stackFlows struct {
-	ask func(maps.Flow) (maps.Peer, bool, error) // Config.Kept
+	ask func(maps.Flow) (maps.Peer, bool, error) // Config.StackEntry
 	was map[maps.Flow]struct{}                   // had an entry in the last walk
 	is  map[maps.Flow]struct{}                   // have one in this walk
 	err error

@@ -175,7 +175,7 @@ func (d *cgroupLinks) fits(l link.Link, attach ebpf.AttachType) (bool, error) {
 		return false, err
 	}
 	at := info.Cgroup()
-	return at != nil && at.CgroupId == d.cgroup.Id && uint32(at.AttachType) == uint32(attach), nil
+	return at != nil && at.CgroupId == d.cgroup.ID && uint32(at.AttachType) == uint32(attach), nil
 }
 
 // switchLinks updates the programs of links. It returns functions that undo this, where possible.

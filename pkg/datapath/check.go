@@ -88,8 +88,8 @@ func (d *cgroupLinks) mend() (mended int, err error) {
 	switch now, err := hostfs.OpenCgroup(d.cgroup.Path); {
 	case err == nil:
 		d.cgroup = now
-	case d.cgroup.Id != hostfs.RootID:
-		d.cgroup.Id = hostfs.GoneID
+	case d.cgroup.ID != hostfs.RootID:
+		d.cgroup.ID = hostfs.GoneID
 		return 0, err
 	}
 	var errs []error

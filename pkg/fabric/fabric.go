@@ -42,7 +42,7 @@ type Config struct {
 	// Guard has the programs check what comes out of the tunnel. It is called while the tunnel's
 	// device is down, so nothing comes out unchecked.
 	Guard func() error
-	// Settled gets the networks of other nodes' pods, and the node of each, before there are routes
+	// Accepted gets the networks of other nodes' pods, and the node of each, before there are routes
 	// to them.
 	Accepted func(map[netip.Prefix]string) error
 	Log      *slog.Logger

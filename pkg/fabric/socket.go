@@ -35,7 +35,7 @@ func dial() (*kernel, error) {
 	}
 	k := &kernel{fd: fd}
 	// NETLINK_CAP_ACK leaves the request out of the answer, which is then a few words. The kernel
-	// answers before sendto returns, so the timeout only rangeEpochs against its bugs.
+	// answers before sendto returns, so the timeout only guards against its bugs.
 	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1); err != nil {
 		return nil, fmt.Errorf("ask for short answers: %w", closing(k, err))
 	}

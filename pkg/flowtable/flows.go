@@ -20,7 +20,7 @@ import (
 // timestamps, and the programs that delete flows. It holds its own references, so it outlives its
 // Datapath. Only Jiffies and Close are safe for concurrent use.
 type Flows struct {
-	mu     sync.Mutex // rangeEpochs the shared arrays doomed and run
+	mu     sync.Mutex // guards the shared arrays doomed and run
 	open   *ebpf.Map
 	half   *ebpf.Map
 	opened *ebpf.Map // nil if not counted

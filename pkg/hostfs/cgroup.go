@@ -34,7 +34,7 @@ const GoneID = math.MaxUint64
 // Cgroup is a directory of the cgroup2 tree.
 type Cgroup struct {
 	Path string
-	Id   uint64
+	ID   uint64
 }
 
 // FindCgroup returns the cgroup at path, or the root of the mounted tree if path is empty.
@@ -73,7 +73,7 @@ func OpenCgroup(path string) (Cgroup, error) {
 	if err := unix.Stat(path, &info); err != nil {
 		return Cgroup{}, fmt.Errorf("check cgroup %s: %w", path, err)
 	}
-	return Cgroup{Path: path, Id: info.Ino}, nil
+	return Cgroup{Path: path, ID: info.Ino}, nil
 }
 
 // ownView returns the cgroup2 mounts that this process sees, and its own cgroup.
@@ -120,7 +120,7 @@ func cgroupRoot(mounts []cgroupMount, own cgroupPath, open func(path string) (Cg
 		switch {
 		case err != nil:
 			failed = cmp.Or(failed, err)
-		case found.Id == RootID || mount.root.whole() && (mount.root.up > 0 || !own.whole()):
+		case found.ID == RootID || mount.root.whole() && (mount.root.up > 0 || !own.whole()):
 			return found, nil
 		default:
 			part = cmp.Or(part, found.Path)

@@ -19,7 +19,7 @@ func runFind([]string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println(found.Path, found.Id)
+	fmt.Println(found.Path, found.ID)
 	return nil
 }
 
@@ -45,7 +45,7 @@ func runMount(args []string) error {
 func wholeTree(t *testing.T) {
 	t.Helper()
 	rig.Root(t)
-	if found, err := FindCgroup(""); err != nil || found.Id != RootID {
+	if found, err := FindCgroup(""); err != nil || found.ID != RootID {
 		rig.Lacking(t, "root", fmt.Sprintf("this machine is a container that shows only part of the cgroups (%+v, %v)", found, err))
 	}
 }

@@ -110,7 +110,7 @@ type Service struct {
 	// SourceRanges are the clients allowed at its load balancer addresses, sorted. They are set
 	// only together with the flag of that name.
 	SourceRanges []netip.Prefix
-	// AllowedSum changes when the result of Compiler.Kept does. It is 0 without backends.
+	// AllowedSum changes when the result of Compiler.Allowed does. It is 0 without backends.
 	AllowedSum uint64
 
 	keys map[maps.SvcKey]struct{} // of Frontends, if there are many

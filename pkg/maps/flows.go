@@ -138,7 +138,7 @@ const (
 // CopyItem is a row to carry over into a larger map.
 type CopyItem = bpf.MapsCarried
 
-// The outcome of a Carried.
+// The outcomes of a CopyItem.
 const (
 	CopyFailed = uint32(bpf.MapsCarryOutcomeCARRY_FAILED)
 	CopyTorn   = uint32(bpf.MapsCarryOutcomeCARRY_TORN)

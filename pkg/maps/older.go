@@ -39,7 +39,7 @@ func (m *Maps) Older() []string {
 	return names
 }
 
-// CopyScope says which rows CarryOlder copies.
+// CopyScope says which rows CopyOlder copies.
 type CopyScope int
 
 // When rows are copied.
@@ -62,7 +62,7 @@ func (m *Maps) CopyOlder(which CopyScope) (lost []string, err error) {
 		if o == nil || which != AllRows && !f.onlyByPrograms() {
 			continue
 		}
-		c, why, err := o.courier(f.Map, which)
+		c, why, err := o.copierFor(f.Map, which)
 		if c != nil {
 			err = c.run()
 			if c.full > 0 {
@@ -135,9 +135,9 @@ type olderCopier struct {
 	full     int // rows that found no room
 }
 
-// courier returns a courier for the rows of o. It returns nil if the map has no rows or none that
+// copierFor returns an olderCopier for the rows of o. It returns nil if the map has no rows or none that
 // can be copied, and says why in the latter case.
-func (o *older) courier(to *ebpf.Map, which CopyScope) (c *olderCopier, why string, err error) {
+func (o *older) copierFor(to *ebpf.Map, which CopyScope) (c *olderCopier, why string, err error) {
 	was, err := o.was.layout()
 	if err != nil {
 		return nil, "", fmt.Errorf("read its recorded layout: %w", err)

@@ -3,7 +3,7 @@ package model
 import "time"
 
 // waiting tracks how long changes have been waiting and when endpoint changes began. The Store has
-// one and rangeEpochs it with its lock.
+// one and guards it with its lock.
 type waiting struct {
 	marked  time.Time // the first change that was not taken yet
 	taken   time.Time // the first change that was taken but may not be in the maps yet

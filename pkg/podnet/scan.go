@@ -75,7 +75,7 @@ func (n *Network) load() error {
 	return nil
 }
 
-// discard removes an unusable file. If its pod lives, settle adopts the pod's device.
+// discard removes an unusable file. If its pod lives, reconcileAtStart adopts the pod's device.
 func (n *Network) discard(f folder, name string, why error) error {
 	if why != nil {
 		n.cfg.Log.Warn("removing an unreadable record", "file", name, "error", why)

@@ -19,7 +19,7 @@ type service struct {
 	words      [maps.Scopes]maps.Word
 	backends   []uint32 // rows of the backends map, each listed once
 	frontends  []maps.SvcKey
-	allowedSum uint64 // Service.KeptSum as of the last apply
+	allowedSum uint64 // Service.AllowedSum as of the last apply
 	rows       int    // number of svcs rows that lead here
 	ranges     ranges
 }

@@ -46,7 +46,7 @@ type Config struct {
 }
 
 // Reconciler keeps the maps in step with a Store. It belongs to one goroutine: Run, or the caller
-// of Pass and Settle. Only methods that say so may be called from others; Stats and Problems are
+// of Pass and Drain. Only methods that say so may be called from others; Stats and Problems are
 // among them.
 type Reconciler struct {
 	*frontendRows

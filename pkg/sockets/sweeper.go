@@ -78,10 +78,10 @@ type Sweeper struct {
 	suspects map[sighting]struct{} // stale sockets of the previous look
 	tired    time.Duration         // duration of the looks since the last rest
 
-	listing sync.Mutex // rangeEpochs spaces; held while a namespace is being listed or changed
+	listing sync.Mutex // guards spaces; held while a namespace is being listed or changed
 	spaces  map[string]*space
 
-	mu    sync.Mutex // rangeEpochs stats, so that Stats never waits for a look
+	mu    sync.Mutex // guards stats, so that Stats never waits for a look
 	stats Stats
 }
 

@@ -26,7 +26,7 @@ type Limits struct {
 	Budget   uint32 // bytes that may wait, per direction
 	Run      uint32 // messages in a row from one side that bypass TCP
 	Stream   uint32 // after this many, the sockets leave the map
-	// Looks says that readers by edge-triggered epoll are known to look again until nothing is left.
+	// DrainingReaders says that readers by edge-triggered epoll are known to look again until nothing is left.
 	// They then need not show it.
 	DrainingReaders bool
 	// Show is how long each side may send nothing by TCP. Without it, netfilter and the agent would

@@ -176,7 +176,7 @@ func (c *controller) publish(ctx context.Context, service *corev1.Service, addrs
 		return nil
 	}
 	patch, err := json.Marshal(map[string]any{
-		// The UID rangeEpochs against a new Service of the same name.
+		// The UID guards against a new Service of the same name.
 		"metadata": map[string]any{"uid": service.UID},
 		"status":   map[string]any{"loadBalancer": map[string]any{"ingress": ingress}},
 	})
