@@ -19,14 +19,14 @@ var ErrIncompatible = errors.New("incompatible pin")
 
 // Maps is the set of all maps. The fields are named like the maps; All lists them.
 type Maps struct {
+	addrMaps
+	rateMaps
 	Svcs         *ebpf.Map
 	Services     *ebpf.Map
 	Slots        *ebpf.Map
 	Backends     *ebpf.Map
 	Names        *ebpf.Map
 	SrcRanges    *ebpf.Map
-	NodeAddrs    *ebpf.Map
-	SnatAddrs    *ebpf.Map
 	Affinity     *ebpf.Map
 	ConnOrigins  *ebpf.Map
 	SockOrigins  *ebpf.Map
@@ -47,9 +47,6 @@ type Maps struct {
 	NatDevices, DeviceMacs            *ebpf.Map
 	Pods, PodLinks                    *ebpf.Map
 	PacketClients, MasqSkip           *ebpf.Map
-	PodRates, PodPaces                *ebpf.Map
-	ShareRates                        *ebpf.Map
-	SharePaces                        *ebpf.Map
 	ClusterNodes                      *ebpf.Map
 	NodeSources                       *ebpf.Map
 	Tunnel                            *ebpf.Map

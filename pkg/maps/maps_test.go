@@ -30,8 +30,7 @@ func TestAllMapsListed(t *testing.T) {
 	for field := range reflect.TypeFor[bpf.MapsMapSpecs]().Fields() {
 		specs = append(specs, field.Tag.Get("ebpf"))
 	}
-	set := reflect.TypeFor[Maps]()
-	for field := range set.Fields() {
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[Maps]()) {
 		if field.Type == reflect.TypeFor[*ebpf.Map]() && field.IsExported() {
 			fields = append(fields, snake(field.Name))
 		}

@@ -15,9 +15,12 @@ type NodeAddr = bpf.MapsNodeAddr
 // NodePorts marks an address at which clients outside the node reach NodePorts.
 const NodePorts = uint32(bpf.MapsNodeAddrFlagNODE_ADDR_PORTS)
 
+// addrMaps hold the addresses of the node, and those that backends on other nodes see.
+type addrMaps struct{ NodeAddrs, SnatAddrs *ebpf.Map }
+
 // SetNodeAddrs makes the map of the node's addresses equal to want and returns how many rows it
 // changed. Rows that stay are never absent meanwhile.
-func (m *Maps) SetNodeAddrs(want map[netip.Addr]NodeAddr) (changed int, err error) {
+func (m *addrMaps) SetNodeAddrs(want map[netip.Addr]NodeAddr) (changed int, err error) {
 	var key Addr
 	var row NodeAddr
 	var gone []Addr
@@ -53,17 +56,17 @@ func (m *Maps) SetNodeAddrs(want map[netip.Addr]NodeAddr) (changed int, err erro
 
 // SetSnatAddr sets the address that backends on other nodes see as the client. An unspecified
 // address clears that of its family. Programs ignore an address that the node does not have.
-func (m *Maps) SetSnatAddr(addr netip.Addr) error {
+func (m *addrMaps) SetSnatAddr(addr netip.Addr) error {
 	return m.setSnatAddr(addr, bpf.MapsSnatAddrSNAT_NODE4, bpf.MapsSnatAddrSNAT_NODE6)
 }
 
 // SetTunnelAddr sets the address that backends reached through the tunnel see as the client.
 // Without one they see the address of SetSnatAddr.
-func (m *Maps) SetTunnelAddr(addr netip.Addr) error {
+func (m *addrMaps) SetTunnelAddr(addr netip.Addr) error {
 	return m.setSnatAddr(addr, bpf.MapsSnatAddrSNAT_TUNNEL4, bpf.MapsSnatAddrSNAT_TUNNEL6)
 }
 
-func (m *Maps) setSnatAddr(addr netip.Addr, row4, row6 bpf.MapsSnatAddr) error {
+func (m *addrMaps) setSnatAddr(addr netip.Addr, row4, row6 bpf.MapsSnatAddr) error {
 	row := row4
 	if addr.Is6() && !addr.Is4In6() {
 		row = row6

@@ -125,16 +125,22 @@ type Paced struct {
 // directions are the directions in which a pod can be rate-limited.
 var directions = []bpf.MapsPaceKind{bpf.MapsPaceKindPACE_OUT, bpf.MapsPaceKindPACE_IN}
 
+// rateMaps hold the rates of pods and what their pods, namespaces and the node have sent.
+type rateMaps struct {
+	PodRates, PodPaces     *ebpf.Map
+	ShareRates, SharePaces *ebpf.Map
+}
+
 // SetRates makes the maps hold the rates of these pods and no others, and returns how many rows it
 // changed.
-func (m *Maps) SetRates(want []Pod) (changed int, err error) {
+func (m *rateMaps) SetRates(want []Pod) (changed int, err error) {
 	if changed, err = m.setRates(want); err != nil {
 		return changed, fmt.Errorf("write the rates of the node's pods: %w", err)
 	}
 	return changed, nil
 }
 
-func (m *Maps) setRates(want []Pod) (changed int, err error) {
+func (m *rateMaps) setRates(want []Pod) (changed int, err error) {
 	rates, paces := map[uint32]bpf.MapsPodRate{}, map[bpf.MapsPaceKey]bpf.MapsPodPace{}
 	shares, sharePaces := map[uint64]bpf.MapsShareRate{}, map[uint64]bpf.MapsPodPace{}
 	for i := range want {
@@ -176,7 +182,7 @@ func (m *Maps) setRates(want []Pod) (changed int, err error) {
 
 // putShares writes these shares and leaves others alone. What pods of a share have sent so far
 // stays.
-func (m *Maps) putShares(want map[uint64]bpf.MapsShareRate) error {
+func (m *rateMaps) putShares(want map[uint64]bpf.MapsShareRate) error {
 	for id, share := range want {
 		var was bpf.MapsShareRate
 		var pace bpf.MapsPodPace
@@ -201,7 +207,7 @@ func (m *Maps) putShares(want map[uint64]bpf.MapsShareRate) error {
 }
 
 // setRate is SetRates for a single pod. It leaves others alone.
-func (m *Maps) setRate(p *Pod) error {
+func (m *rateMaps) setRate(p *Pod) error {
 	row := p.rate()
 	if row != (bpf.MapsPodRate{}) {
 		shares := map[uint64]bpf.MapsShareRate{}
@@ -228,7 +234,7 @@ func (m *Maps) setRate(p *Pod) error {
 }
 
 // dropPace deletes a row of pod_paces unless another device uses it.
-func (m *Maps) dropPace(key bpf.MapsPaceKey) error {
+func (m *rateMaps) dropPace(key bpf.MapsPaceKey) error {
 	var pace bpf.MapsPodPace
 	err := m.PodPaces.Lookup(&key, &pace)
 	if err == nil {
@@ -245,7 +251,7 @@ func (m *Maps) dropPace(key bpf.MapsPaceKey) error {
 }
 
 // needsPace reports whether any device uses a row of pod_paces.
-func (m *Maps) needsPace(key bpf.MapsPaceKey) (bool, error) {
+func (m *rateMaps) needsPace(key bpf.MapsPaceKey) (bool, error) {
 	var ifindex uint32
 	var row bpf.MapsPodRate
 	rows := m.PodRates.Iterate()
@@ -260,7 +266,7 @@ func (m *Maps) needsPace(key bpf.MapsPaceKey) (bool, error) {
 
 // preparePaces creates the rows of pod_paces that a pod needs, before it gets a rate. The counts
 // stay, even if another device of the pod accounts for them from now on.
-func (m *Maps) preparePaces(p *Pod) error {
+func (m *rateMaps) preparePaces(p *Pod) error {
 	var was bpf.MapsPodRate
 	if err := m.PodRates.Lookup(&p.Index, &was); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return err
