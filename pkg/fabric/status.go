@@ -12,7 +12,7 @@ type Status struct {
 	Left    []string `json:"left,omitempty"`    // networks for which fairlead makes no route, and why
 	Mended  uint64   `json:"mended"`            // routes and neighbors that were lost and restored
 	Error   string   `json:"error,omitempty"`
-	Changes uint64   `json:"-"` // to routes and neighbors, sent to the kernel
+	Changes uint64   `json:"changes"` // to routes and neighbors, sent to the kernel
 }
 
 // Text returns the line shown in the status of the node.
