@@ -131,16 +131,14 @@ func (d *oneNodeWithProxies) flowing(t *testing.T) *inflow {
 	t.Cleanup(func() { listener.Close() })
 	go rig.Serve(listener, func(conn net.Conn) {
 		f.conns.Add(1)
-		go func() {
-			for data := make([]byte, 1<<16); ; {
-				n, err := conn.Read(data)
-				if err != nil {
-					f.ended.Store(&err)
-					return
-				}
-				f.bytes.Add(uint64(n))
+		for data := make([]byte, 1<<16); ; {
+			n, err := conn.Read(data)
+			if err != nil {
+				f.ended.Store(&err)
+				return
 			}
-		}()
+			f.bytes.Add(uint64(n))
+		}
 	})
 	source := rig.NewChild(t, nil, d.a.Netns, "stream", netip.AddrPortFrom(outsiders[true], 9).String(), "1")
 	t.Cleanup(source.Kill)
