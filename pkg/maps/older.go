@@ -152,6 +152,8 @@ func (o *older) copierFor(to *ebpf.Map, which CopyScope) (c *olderCopier, why st
 		return nil, "", err
 	case was.Numbers != now.Numbers:
 		return nil, "its rows are numbered differently, and start from zero", nil
+	case missesSealed(now.Value, was.Value):
+		return nil, "its rows have another checksum, and are forgotten", nil
 	case to.Type() == ebpf.SkStorage:
 		return nil, "what existing sockets dialed is lost", nil
 	case to.Type() == ebpf.RingBuf:
@@ -159,6 +161,20 @@ func (o *older) copierFor(to *ebpf.Map, which CopyScope) (c *olderCopier, why st
 	}
 	return &olderCopier{from: o.m, to: to, which: which, key: moves(now.Key, was.Key, 0, 0), row: moves(now.Value, was.Value, 0, 0)}, "", nil
 }
+
+// missesSealed reports whether rows have a checksum, and those of another shape lack a field that it covers,
+// or the checksum itself: programs would take such a row for one that is being written, and drop its packets.
+func missesSealed(now, was shape) bool {
+	has := func(s shape, name string) bool {
+		return slices.ContainsFunc(s.Parts, func(part shape) bool { return part.Name == name })
+	}
+	return has(now, "checksum") && slices.ContainsFunc(now.Parts, func(part shape) bool {
+		return !slices.Contains(writtenInPlace(), part.Name) && !has(was, part.Name)
+	})
+}
+
+// writtenInPlace are the fields of rows that no checksum covers, see struct ct_entry.
+func writtenInPlace() []string { return []string{"seen", "state", "seq_hi", "syn_hi", "pad"} }
 
 func (c *olderCopier) run() error {
 	if c.which == RowsOfPrograms {

@@ -250,6 +250,46 @@ func TestOlderForgets(t *testing.T) {
 	}
 }
 
+// Rows that programs would take for torn are forgotten: those of a version whose checksum, or a field that it
+// covers, had another name. What programs write in place may be new.
+func TestOlderChecksum(t *testing.T) {
+	rig.Root(t)
+	m, _ := create(t, Sizes{})
+	for field, forgotten := range map[string]bool{"checksum": true, "ifindex": true, "seq_hi": false} {
+		t.Run(field, func(t *testing.T) {
+			dir := rig.BPFFS(t)
+			if err := m.Pin(dir); err != nil {
+				t.Fatal(err)
+			}
+			old := remake(t, dir, "ct", func(s *ebpf.MapSpec) {
+				of := shuffle(s.Value, 0)
+				for i := range of.Members {
+					if of.Members[i].Name == field {
+						of.Members[i].Name = "of_long_ago"
+					}
+				}
+				s.Value = of
+			})
+			var key [40]byte
+			if err := old.Put(key[:], make([]byte, old.ValueSize())); err != nil {
+				t.Fatal(err)
+			}
+			opened, err := Open(dir, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer opened.Close()
+			lost, err := opened.CopyOlder(AllRows)
+			if said := strings.Contains(strings.Join(lost, " "), "ct: its rows have another checksum"); err != nil || said != forgotten {
+				t.Errorf("lost %q, %v", lost, err)
+			}
+			if row, _ := opened.Ct.LookupBytes(key[:]); (row == nil) != forgotten {
+				t.Errorf("the row is % x", row)
+			}
+		})
+	}
+}
+
 // CopyOlder reports what it cannot copy: what existing sockets dialed, and rows whose numbers now
 // mean something else.
 func TestOlderIsLost(t *testing.T) {
