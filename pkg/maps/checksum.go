@@ -7,7 +7,7 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// factors mirrors ct_factor: one factor for each word of the key and of the row, and the last one
+// factors mirrors flow_hash_factor: one factor for each word of the key and of the row, and the last one
 // for the flags.
 var factors = [13]uint64{
 	0xe1454c40c439f34b, 0x26b563b1e794ee15, 0xac8be7d742840d2b, 0xe7ca430e92ac3d43,
@@ -20,7 +20,7 @@ var factors = [13]uint64{
 const addrWords = 4
 
 // ChecksumOf returns the checksum that makes the BPF programs accept a row under its key: the Go twin
-// of ct_checksum.
+// of flow_checksum.
 func ChecksumOf(key bpf.MapsFlow, row bpf.MapsCtEntry) uint16 {
 	sum := uint64(row.Flags) * factors[12]
 	for i, word := range (*[5]uint64)(unsafe.Pointer(&key)) {

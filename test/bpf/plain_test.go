@@ -296,7 +296,7 @@ func (w *bareNode) meetPending(t *testing.T, flow bpf.MapsFlow, row bpf.MapsCtEn
 	return o
 }
 
-// differences returns what a rewrite by a row adds to checksums, as ct_finish computes it.
+// differences returns what a rewrite by a row adds to checksums, as flow_finish computes it.
 func differences(flow bpf.MapsFlow, row bpf.MapsCtEntry) (addrs, ports uint16) {
 	fold := func(sum uint64) uint16 {
 		for sum = sum&0xffffffff + sum>>32; sum > 0xffff; sum = sum&0xffff + sum>>16 {

@@ -107,8 +107,8 @@ func (e enforcer) listens() (yes bool) {
 	return yes
 }
 
-// rangeEpochs reports whether the packets of these addresses are checked.
-func (e enforcer) rangeEpochs(addrs map[bool]netip.Addr) bool {
+// checks reports whether the packets of these addresses are checked.
+func (e enforcer) checks(addrs map[bool]netip.Addr) bool {
 	e.t.Helper()
 	for is4, set := range map[bool]string{true: "podips-v4", false: "podips-v6"} {
 		held := false

@@ -267,7 +267,7 @@ func enforcing(t *testing.T, l lanForm) {
 
 	objects.change(t, policiesPath, watch.Added, policy())
 	for i, e := range enforcers {
-		e.until("the policy is there", func() bool { return e.rangeEpochs(g.servers[i].addr) })
+		e.until("the policy is there", func() bool { return e.checks(g.servers[i].addr) })
 	}
 	vain := g.ask(t, "with the policy", byStack)
 	for i, e := range enforcers {
@@ -284,7 +284,7 @@ func enforcing(t *testing.T, l lanForm) {
 
 	objects.change(t, policiesPath, watch.Deleted, policy())
 	for i, e := range enforcers {
-		e.until("the policy is gone", func() bool { return !e.rangeEpochs(g.servers[i].addr) })
+		e.until("the policy is gone", func() bool { return !e.checks(g.servers[i].addr) })
 	}
 	g.ask(t, "without the policy", func(int) bool { return false })
 }
