@@ -5,7 +5,7 @@ CLANG_MAJOR := 19
 CLANG := clang-$(CLANG_MAJOR)
 LLVM_STRIP := llvm-strip-$(CLANG_MAJOR)
 CLANG_FORMAT := clang-format-$(CLANG_MAJOR)
-# Headers are shared by programs that do not use all of their functions; TestHeaders finds those that none uses.
+# Headers are shared by programs that do not use all of their functions.
 BPF_CFLAGS := -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-function -idirafter /usr/include/$(shell uname -m)-linux-gnu
 GENERATED_IN := pkg/bpf test/bpf test/netns test/bench/frames test/bench/keys test/bench/minimal test/bench/progrun test/bench/socket test/bench/sockmap
 FORMATTED := $(wildcard bpf/*.c bpf/lib/*.h test/*/bpf/*.c test/bench/*/bpf/*.[ch])
