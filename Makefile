@@ -31,10 +31,10 @@ endif
 # Packages whose tests have their own target.
 NOT_UNIT := test/(bpf|twin|golden|netns|podnet|hostile|sockmap|apiserver|chart|cluster|kernels|bench|layout|rig)|pkg/source/kube
 # Packages of pure functions: the race detector finds nothing there, and makes their long property tests twelve times slower.
-PURE := pkg/lb
+PURE := pkg/lb pkg/policy
 PRIVILEGED := test-bpf test-twin test-netns test-hostile test-bench test-kernels test-cluster test-upkeep test-e2e
 BENCHES := bandwidth control datapath keys podnet socket sockmap
-PARTS := verify lint test-unit test-fuzz test-bpf test-twin test-golden test-oracle test-apiserver test-chart test-netns test-hostile test-bench test-kernels test-cluster test-upkeep test-e2e
+PARTS := verify lint test-unit test-fuzz test-bpf test-twin test-golden test-oracle test-policyoracle test-apiserver test-chart test-netns test-hostile test-bench test-kernels test-cluster test-upkeep test-e2e
 
 .PHONY: help
 help: ## show this list
@@ -67,6 +67,10 @@ verify: ## check that everything generated and formatted is up to date
 lint: ## check the Go code, for both architectures of the image, and the shape of the tree
 	$(GO) vet ./...
 	$(TOOL) staticcheck ./...
+	@# Modules of their own, which keep what they compare with out of the agent.
+	cd test/oracle && $(GO) vet ./... && $(GO) tool -modfile=../tools/go.mod staticcheck ./...
+	cd test/policyoracle && $(GO) vet ./... && $(GO) tool -modfile=../tools/go.mod staticcheck ./...
+	cd test/policysuites && $(GO) vet ./... && $(GO) tool -modfile=../tools/go.mod staticcheck ./...
 	@# The image is for two architectures, and the tests run on one. Without optimization this takes a CPU minute, and seconds once cached.
 	GOARCH=$(if $(filter arm64,$(shell $(GO) env GOARCH)),amd64,arm64) CGO_ENABLED=0 $(GO) build -gcflags='all=-N -l' -o /dev/null ./cmd/...
 	$(GO) test -count=1 ./test/layout
@@ -88,8 +92,10 @@ endif
 test-unit: ## test the packages, each on its own
 	@$(if $(RACE),,echo "There is no C compiler here, so the tests run without the race detector.")
 	$(if $(ROOT),$(GO) run ./test/cluster build kube-proxy >/dev/null) # for nft, which the tests run
-	$(GO) test $(addprefix ./,$(PURE))
-	$(GO) test $(RACE) $$($(GO) list ./... | grep -vE '/($(NOT_UNIT)|$(PURE))(/|$$)')
+	$(GO) test $(addprefix ./,$(PURE) pkg/reconcile)
+	$(GO) test $(RACE) $$($(GO) list ./... | grep -vE '/($(NOT_UNIT)|pkg/lb|pkg/policy|pkg/reconcile)(/|$$)')
+	@# With the race detector a tenth of its random histories, and not again what takes one thread long.
+	$(GO) test $(RACE) -short -skip '^Test(WorkGrows|OverQuota|LiveDamage|HugeService)' ./pkg/reconcile
 
 .PHONY: test-fuzz
 test-fuzz: ## fuzz each parser that reads what others write, with 20,000 inputs: some ten seconds each
@@ -119,6 +125,12 @@ test-golden: ## test the path from manifests to maps
 .PHONY: test-oracle
 test-oracle: ## test against the code of Kubernetes
 	cd test/oracle && $(GO) test -count=1 -v ./...
+
+CASES := 1000000
+
+.PHONY: test-policyoracle
+test-policyoracle: ## test verdicts of policies against kube-network-policies and cyclonus, with CASES random packets; SEED selects other ones
+	cd test/policyoracle && CASES=$(CASES) $(GO) test -count=1 -v ./...
 
 .PHONY: test-netns
 test-netns: ## test with real sockets in network namespaces (root); writes _output/podnet/matrix.txt: by which address each end sees the other
@@ -245,9 +257,24 @@ e2e-kube-proxy: JUDGE := FAMILY=dual CNI=bridge PROXY=nftables
 test-e2e: ## start a cluster with this agent, without kube-proxy or another CNI plugin, run the short list of Kubernetes' tests, stop it (root)
 e2e-ipv4: ## the same with all network tests (root; 20 minutes each); also e2e-dual, e2e-ipv6, e2e-zones (six nodes, in zones), and e2e-kube-proxy to compare with; writes _output/e2e-ipv4 and so on
 test-e2e $(JUDGED):
-	@set -- PREFIX=$(E2E_PREFIX) CNI=none ROUTING=vxlan OUT=_output/$@ $(JUDGE); \
+	@set -- PREFIX=$(E2E_PREFIX) CNI=none ROUTING=vxlan OUT=_output/$@ "SET=policies=enforce $(SET)" $(JUDGE); \
 		$(MAKE) --no-print-directory cluster "$$@" && $(MAKE) --no-print-directory e2e "$$@"; how=$$?; \
 		$(GO) run ./test/cluster down -prefix $(E2E_PREFIX) $$([ $$how != 0 ] || echo -purge) && exit $$how
+
+# Where e2e-policy leaves what the suites say.
+POLICY_OUT := _output/e2e-policy
+
+.PHONY: e2e-policy
+e2e-policy: ## start a cluster of two families that enforces policies, run Kubernetes' tests of NetworkPolicy, the conformance suite of ClusterNetworkPolicy and cyclonus' cases, stop it (root; an hour)
+	@mkdir -p $(POLICY_OUT)
+	@set -- PREFIX=$(E2E_PREFIX) CNI=none ROUTING=native FAMILY=dual "SET=policies=enforce $(SET)"; \
+		$(MAKE) --no-print-directory cluster "$$@" || exit 1; how=0; \
+		$(MAKE) --no-print-directory e2e "$$@" OUT=$(POLICY_OUT)/netpol FOCUS='\[sig-network\] Netpol' || how=1; \
+		cd test/policysuites; \
+		$(GO) test -count=1 -timeout 40m -v ./conformance -prefix $(E2E_PREFIX) >../../$(POLICY_OUT)/conformance.log || how=1; \
+		$(GO) test -count=1 -timeout 60m -v ./cyclonus -prefix $(E2E_PREFIX) >../../$(POLICY_OUT)/cyclonus.log || how=1; \
+		grep -E '^ *--- FAIL|^(ok|FAIL)' ../../$(POLICY_OUT)/conformance.log ../../$(POLICY_OUT)/cyclonus.log; \
+		cd ../..; $(GO) run ./test/cluster down -prefix $(E2E_PREFIX) $$([ $$how != 0 ] || echo -purge) && exit $$how
 
 RATED := 6.1 7.2
 

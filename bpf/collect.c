@@ -105,7 +105,7 @@ static __always_inline bool collect_pending_over(const struct collect_run *r, __
 	__u32 now = r->jiffies >> r->tick_shift;
 	__u32 limit = collect_limit(r, proto, CT_PHASE_HALF_OPEN);
 
-	if (pair->request && pair->request_was.flags & CT_DSR)
+	if (pair->request && pair->request_was.kind & FLOW_DSR)
 		return collect_idle(&pair->request_was, now) >=
 		       collect_limit(r, proto, collect_dsr_phase(&pair->request_was));
 	if (proto == IPPROTO_UDP && pair->request && collect_idle(&pair->request_was, now) < limit)

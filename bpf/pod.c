@@ -10,7 +10,6 @@
 #include "lib/antispoof.h"
 #include "lib/cluster.h"
 #include "lib/config.h"
-#include "lib/count.h"
 #include "lib/decide.h"
 #include "lib/flow.h"
 #include "lib/fragment.h"
@@ -20,8 +19,10 @@
 #include "lib/masquerade.h"
 #include "lib/new_flow.h"
 #include "lib/packet.h"
-#include "lib/pod.h"
+#include "lib/pod_flow.h"
+#include "lib/pod_output.h"
 #include "lib/pod_maps.h"
+#include "lib/policy_flow.h"
 #include "lib/proxy.h"
 #include "lib/rate.h"
 #include "lib/reason.h"
@@ -33,12 +34,12 @@
 
 static __always_inline int pod_drop(struct __sk_buff *skb, struct packet *p, __u32 reason)
 {
-	return pod_drop_at(skb, p, reason, CT_FROM_POD);
+	return pod_drop_at(skb, p, reason, FLOW_FROM_POD);
 }
 
 /* Drops a packet for the action's reason, and replies to its sender if the action says so. */
 static __noinline int pod_refuse(struct __sk_buff *skb, const struct packet *p, const struct action *a,
-				 enum ct_side side)
+				 enum flow_place side)
 {
 	pod_count(skb, p, a, side);
 	return a->reject == REJECT_NONE || !reject_tc(skb, p, a) ? POD_DROP : bpf_redirect(skb->ifindex, 0);
@@ -46,30 +47,36 @@ static __noinline int pod_refuse(struct __sk_buff *skb, const struct packet *p, 
 
 /* Drops a packet that is not what was parsed before, which cannot happen. */
 static __always_inline int pod_mistake(struct __sk_buff *skb, const struct packet *p, struct action *a,
-				       enum ct_side side)
+				       enum flow_place side)
 {
 	flow_drop(a, REASON_BAD_TABLE);
 	return pod_refuse(skb, p, a, side);
 }
 
-/* Returns the outcome for a packet that is not translated here. */
-static __always_inline int pod_elsewhere(const struct action *a, enum ct_side side)
+/* Reports whether packets of the row are translated here. */
+static __always_inline bool pod_is_place(const struct action *a, enum flow_place side)
 {
-	return side == CT_FROM_POD && flow_is_at(&a->to, CT_TO_POD) ? POD_BACK : POD_ON;
+	return side == FLOW_FROM_POD ? flow_is(&a->to, FLOW_FROM_POD) : flow_is(&a->to, FLOW_TO_POD);
 }
 
-__noinline int pod_fragment(struct __sk_buff *skb, struct packet *p, struct action *a, enum ct_side side)
+/* Returns the outcome for a packet that is not translated here. */
+static __always_inline int pod_elsewhere(const struct action *a, enum flow_place side)
+{
+	return side == FLOW_FROM_POD && flow_is(&a->to, FLOW_TO_POD) ? POD_BACK : POD_ON;
+}
+
+__noinline int pod_fragment(struct __sk_buff *skb, struct packet *p, struct action *a, enum flow_place side)
 {
 	if (!p || !a)
 		return POD_ON;
 	fragment_decide(p, a);
 	/* the rest of a datagram whose first fragment was refused */
-	if (a->verdict == VERDICT_PASS && side == CT_FROM_POD && !packet_is_icmp(p) &&
+	if (a->verdict == VERDICT_PASS && side == FLOW_FROM_POD && !packet_is_icmp(p) &&
 	    cluster_ip_is(&p->flow.daddr))
 		flow_drop(a, REASON_NO_SERVICE);
 	if (a->verdict == VERDICT_DROP)
 		return pod_refuse(skb, p, a, side);
-	if (a->verdict == VERDICT_PASS || !flow_is_at(&a->to, side))
+	if (a->verdict == VERDICT_PASS || !pod_is_place(a, side))
 		return pod_elsewhere(a, side);
 	if (!rewrite_fragment((void *)(long)skb->data, (void *)(long)skb->data_end, p, a))
 		return pod_mistake(skb, p, a, side);
@@ -78,23 +85,23 @@ __noinline int pod_fragment(struct __sk_buff *skb, struct packet *p, struct acti
 	return POD_ON;
 }
 
-__noinline int pod_icmp(struct __sk_buff *skb, const struct packet *p, struct action *a, enum ct_side side)
+__noinline int pod_icmp(struct __sk_buff *skb, const struct packet *p, struct action *a, enum flow_place side)
 {
 	struct packet quote;
 	int parsed;
 
 	if (!p || !a || bpf_skb_pull_data(skb, skb->len < READ_PULL ? skb->len : READ_PULL))
 		return POD_ON;
-	parsed = icmp_quote(&quote, p, (void *)(long)skb->data, (void *)(long)skb->data_end);
+	parsed = packet_quote(&quote, p, (void *)(long)skb->data, (void *)(long)skb->data_end);
 	if (parsed != PARSED_FLOW && parsed != PARSED_CUT)
-		return side == CT_FROM_POD &&
+		return side == FLOW_FROM_POD &&
 				       icmp_echo_answer((void *)(long)skb->data, (void *)(long)skb->data_end, p)
 			       ? bpf_redirect(skb->ifindex, 0)
 			       : POD_ON;
 	icmp_decide(p, &quote, a);
 	if (a->verdict == VERDICT_DROP)
 		return pod_refuse(skb, p, a, side);
-	if (a->verdict == VERDICT_PASS || !flow_is_at(&a->to, side))
+	if (a->verdict == VERDICT_PASS || !pod_is_place(a, side))
 		return pod_elsewhere(a, side);
 	if (!icmp_rewrite((void *)(long)skb->data, (void *)(long)skb->data_end, p, &quote, a))
 		return pod_mistake(skb, p, a, side);
@@ -114,9 +121,9 @@ __noinline int pod_begin(struct __sk_buff *skb, const struct packet *p, struct a
 }
 
 static __always_inline int pod_flow(struct __sk_buff *skb, const struct packet *p, struct action *a,
-				    enum ct_side side)
+				    enum flow_place side)
 {
-	if (!decide_at(skb, p, a, side) && side == CT_FROM_POD)
+	if (!decide_at(skb, p, a, side) && side == FLOW_FROM_POD)
 		pod_begin(skb, p, a);
 	if (p->is_fragment && a->verdict == VERDICT_REWRITE)
 		fragment_remember(p, a);
@@ -133,7 +140,7 @@ static __always_inline int pod_flow(struct __sk_buff *skb, const struct packet *
 }
 
 /* Translates what a pod sends to a service or receives from one. */
-static __always_inline int pod_translate(struct __sk_buff *skb, struct packet *p, enum ct_side side)
+static __always_inline int pod_translate(struct __sk_buff *skb, struct packet *p, enum flow_place side)
 {
 	struct action a = {};
 
@@ -181,28 +188,24 @@ static __always_inline int pod_answer_itself(struct __sk_buff *skb, const struct
 									     : POD_NEXT;
 }
 
-/* Returns the verdict for a packet that pod_redirect has handled. */
-static __always_inline int pod_sent(struct __sk_buff *skb, struct packet *p, int outcome)
-{
-	return outcome == PODS_OVER_RATE ? pod_drop(skb, p, REASON_JAM) : outcome;
-}
-
 /* Sends a packet that is for no pod to a backend, if it is for a service. */
 static __noinline int pod_serve(struct __sk_buff *skb, struct packet *p)
 {
-	int outcome = pod_translate(skb, p, CT_FROM_POD);
+	int outcome = pod_translate(skb, p, FLOW_FROM_POD);
 	struct pod *pod;
 
 	if (outcome == POD_BACK)
 		return pod_answer_itself(skb, p);
 	if (outcome != POD_ON)
 		return outcome;
-	if (!packet_read_addrs(skb, p))
-		return POD_NEXT;
+	if (!packet_read_addrs(skb, p)) /* it was read before */
+		return cfg.policies ? pod_drop(skb, p, REASON_MALFORMED) : POD_NEXT;
 	pod = cluster_pod_at(&p->flow.daddr);
 	if (!pod || pod->ifindex != skb->ifindex)
 		return POD_ON;
-	return pod_sent(skb, p, pod_redirect(skb, p, pod, EDT_FREE));
+	if (pod_refuses(skb, pod->flags, pod->ifindex, POLICY_FLOW_ITSELF))
+		return POD_DROP;
+	return pod_sent(skb, p, pod_redirect(skb, p, pod, EDT_FREE, POLICY_FLOW_TO_POD));
 }
 
 /* Reports whether a pod's packet, which is not for another pod, may be for a service or reply to
@@ -235,6 +238,8 @@ static __always_inline int pod_proxy(struct __sk_buff *skb, struct packet *p, __
 		return pod_drop(skb, p, outcome);
 	if (outcome != PROXY_GOES)
 		return POD_ON;
+	if (pod_refuses_own(skb, p, NULL))
+		return POD_DROP;
 	if (!waits)
 		return bpf_redirect_neigh(PROXY_DEVICE, NULL, 0, 0);
 	at = pod_book(skb, ifindex, p->is_v4);
@@ -253,8 +258,13 @@ static __always_inline int pod_stay(struct __sk_buff *skb, __u64 at)
  * beyond the node, because the stack forwards them. */
 static __noinline int pod_send_near(struct __sk_buff *skb, struct packet *p, int about)
 {
+	bool leaves = p->l3 && !antispoof_stays_on_node(p, NULL) &&
+		      !(p->is_v4 && p->flow.daddr.word[3] == bpf_htonl(0xffffffff));
 	__u64 at = EDT_FREE;
 
+	/* neighbor discovery and DHCP pass, unless the stack would forward them */
+	if ((about == ANTISPOOF_NEAR || leaves) && pod_refuses_own(skb, p, NULL))
+		return POD_DROP;
 	if (p->l3 && antispoof_tunnel_may_be(skb, p) && antispoof_tunnel_is_entered(skb))
 		return pod_drop(skb, p, REASON_TUNNEL_PORT);
 	if (cfg.pacer && (about == ANTISPOOF_NEAR || (p->l3 && !antispoof_stays_on_node(p, NULL))))
@@ -271,6 +281,8 @@ static __noinline int pod_send(struct __sk_buff *skb, struct packet *p, const st
 	bool paced = cfg.pacer;
 	__u64 at;
 
+	if (pod_refuses_own(skb, p, to))
+		return POD_DROP;
 	if (!to && antispoof_tunnel_may_be(skb, p) && antispoof_tunnel_is_entered(skb))
 		return pod_drop(skb, p, REASON_TUNNEL_PORT);
 	at = paced ? pod_book(skb, skb->ifindex, p->is_v4) : EDT_FREE;
@@ -278,7 +290,7 @@ static __noinline int pod_send(struct __sk_buff *skb, struct packet *p, const st
 	if (paced && at == EDT_BEYOND_HORIZON)
 		return pod_drop(skb, p, REASON_HORIZON);
 	if (to && cfg.bypass)
-		return pod_sent(skb, p, pod_redirect(skb, p, to, at));
+		return pod_sent(skb, p, pod_redirect(skb, p, to, at, POLICY_FLOW_TO_NEXT));
 	if (paced && pod_pacer_is_due(at)) {
 		if (antispoof_stays_on_node(p, to))
 			return pod_stay(skb, at);
@@ -292,17 +304,18 @@ static __always_inline int pod_receive(struct __sk_buff *skb)
 {
 	struct pod *pod, *from;
 	struct packet p = {};
-	int outcome;
 	__u32 proxy;
+	int outcome;
 
 	from = packet_read_addrs(skb, &p) ? antispoof_own(skb, &p) : NULL;
 	if (!from) {
 		outcome = antispoof_check(skb, &p);
 		if (outcome > 0)
 			return pod_drop(skb, &p, outcome);
-		if (outcome != ANTISPOOF_GOES)
-			return pod_send_near(skb, &p, outcome);
 	}
+	pod_note_policy(&p, from);
+	if (!from && outcome != ANTISPOOF_GOES)
+		return pod_send_near(skb, &p, outcome);
 	proxy = p.flow.proto == IPPROTO_TCP || (!from && proxy_is_hidden(&p)) ? proxy_of(skb, from) : 0;
 	if (proxy) {
 		outcome = pod_proxy(skb, &p, proxy);
@@ -314,6 +327,7 @@ static __always_inline int pod_receive(struct __sk_buff *skb)
 		outcome = pod_serve(skb, &p);
 		if (outcome != POD_ON)
 			return outcome;
+		pod_note_policy(&p, NULL); /* it was read again */
 		pod = cluster_pod_at(&p.flow.daddr);
 	}
 	return pod_send(skb, &p, pod);
@@ -362,7 +376,8 @@ static __noinline int pod_wait(struct __sk_buff *skb, enum pacer_way way)
 	at = sends ? pod_book(skb, ifindex, is_v4) : rate_book(skb, ifindex, PACE_IN, is_v4);
 	if (at == EDT_BEYOND_HORIZON) {
 		packet_read(skb, &p, 0);
-		return pod_drop_at(skb, &p, sends ? REASON_HORIZON : REASON_JAM, sends ? CT_FROM_POD : CT_TO_POD);
+		return pod_drop_at(skb, &p, sends ? REASON_HORIZON : REASON_JAM,
+				   sends ? FLOW_FROM_POD : FLOW_TO_POD);
 	}
 	return rate_is_ip(skb) && pod_pacer_is_due(at) ? pod_pacer_send(skb, at, way, ifindex) : POD_NEXT;
 }
@@ -373,9 +388,11 @@ int tc_to_pod(struct __sk_buff *skb)
 {
 	struct packet p = {};
 
+	if (cfg.policies && pod_policies_refuse(skb))
+		return POD_DROP;
 	if (cfg.masquerade)
 		pod_expect(skb);
-	if (cluster_packet_clients_have(PACKET_CLIENT_POD) && pod_translate(skb, &p, CT_TO_POD) == POD_DROP)
+	if (cluster_packet_clients_have(PACKET_CLIENT_POD) && pod_translate(skb, &p, FLOW_TO_POD) == POD_DROP)
 		return POD_DROP;
 	return cfg.pacer ? pod_wait(skb, PACER_POD) : POD_NEXT;
 }

@@ -5,6 +5,7 @@
 #include "lib/count.h"
 #include "lib/maps.h"
 #include "lib/pod_maps.h"
+#include "lib/policy_maps.h"
 #include "lib/reason.h"
 #include "lib/types.h"
 
@@ -24,7 +25,7 @@ _Static_assert(sizeof(struct ct_entry) == 72, "key and row of an element are in 
 _Static_assert(sizeof(struct datagram) == 40, "a key has no hidden padding");
 _Static_assert(sizeof(struct datagram_flow) == 16, "a value has no hidden padding");
 _Static_assert(sizeof(struct lru_stats) == 16, "a value has no hidden padding");
-_Static_assert(sizeof(struct late) == 56, "a row has no hidden padding");
+_Static_assert(sizeof(struct early_slot) == 56, "a row has no hidden padding");
 _Static_assert(sizeof(struct early_mark) == 16, "a row has no hidden padding");
 _Static_assert(sizeof(struct allowance) == 16, "a value has no hidden padding");
 _Static_assert(sizeof(struct watch) == 56, "a value has no hidden padding");
@@ -42,6 +43,14 @@ const enum algorithm *algorithm_type __attribute__((unused));
 const enum backend_flag *backend_flag_type __attribute__((unused));
 const enum pod_flag *pod_flag_type __attribute__((unused));
 const enum pod_proxy *pod_proxy_type __attribute__((unused));
+const enum policy_direction *policy_direction_type __attribute__((unused));
+const struct policy_ports *policy_ports_type __attribute__((unused));
+const struct policy_subject *policy_subject_type __attribute__((unused));
+const enum policy_subject_flag *policy_subject_flag_type __attribute__((unused));
+const enum policy_protocol *policy_protocol_type __attribute__((unused));
+const enum policy_rule *policy_rule_type __attribute__((unused));
+const enum policy_flow_flag *policy_flow_flag_type __attribute__((unused));
+const enum policy_flow_end *policy_flow_end_type __attribute__((unused));
 const enum pace_kind *pace_kind_type __attribute__((unused));
 const enum pod_class *pod_class_type __attribute__((unused));
 const struct receive_window *receive_window_type __attribute__((unused));
@@ -49,7 +58,8 @@ const enum hosted *hosted_type __attribute__((unused));
 const enum node_addr_flag *node_addr_flag_type __attribute__((unused));
 const enum cluster_node_flag *cluster_node_flag_type __attribute__((unused));
 const enum snat_addr *snat_addr_type __attribute__((unused));
-const enum ct_flag *ct_flag_type __attribute__((unused));
+const enum flow_kind *flow_kind_type __attribute__((unused));
+const enum flow_flag *flow_flag_type __attribute__((unused));
 const enum ct_state *ct_state_type __attribute__((unused));
 const enum ct_class *ct_class_type __attribute__((unused));
 const enum ct_phase *ct_phase_type __attribute__((unused));

@@ -19,7 +19,8 @@
 #include "lib/maps.h"
 #include "lib/pod_maps.h"
 #include "lib/reason.h"
-#include "lib/sock.h"
+#include "lib/sock_ctx.h"
+#include "lib/sock_origin.h"
 #include "lib/types.h"
 
 enum verdict {

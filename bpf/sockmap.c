@@ -14,7 +14,7 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/sockmap.h"
+#include "lib/sockmap_pair.h"
 #include "lib/sockmap_begin.h"
 #include "lib/sockmap_kernel.h"
 #include "lib/sockmap_types.h"
@@ -300,7 +300,7 @@ static __always_inline enum passing sockmap_decide(struct sk_msg_md *msg, struct
 	way = sockmap_send_way(pair); /* in any case: it may exclude the connection */
 	if (!sockmap_is_on())
 		return PASSING_OFF;
-	if (pair->state != PAIR_SHORT || !(pair->ready & (1 << other)))
+	if (pair->state != PAIR_ACCELERATED || !(pair->ready & (1 << other)))
 		return PASSING_STATE;
 	if (!end->peer) {
 		end->peer_sk = pair->sk[other];
@@ -432,7 +432,7 @@ int sockmap_admit(struct bpf_iter__bpf_sk_storage_map *ctx)
 	sockmap_tally(TALLY_ADMITTED, 0);
 	pair->turns = 0;
 	if ((__sync_fetch_and_or(&pair->inside, bit) | bit) == 3)
-		__sync_val_compare_and_swap(&pair->state, PAIR_CHOSEN, PAIR_SHORT);
+		__sync_val_compare_and_swap(&pair->state, PAIR_CHOSEN, PAIR_ACCELERATED);
 out:
 	bpf_sk_storage_delete(&candidates, sk);
 	return 0;

@@ -23,11 +23,11 @@
 #include "lib/masquerade.h"
 #include "lib/new_flow.h"
 #include "lib/packet.h"
-#include "lib/pod.h"
+#include "lib/pod_output.h"
 #include "lib/reason.h"
 #include "lib/rewrite.h"
 #include "lib/route.h"
-#include "lib/tc.h"
+#include "lib/tc_output.h"
 #include "lib/types.h"
 
 /* Sends on an ICMP error or a later fragment. Nothing replies to these, because no error may be
@@ -35,13 +35,13 @@
 static __noinline int tc_apply_portless(struct __sk_buff *skb, const struct packet *p, struct action *a,
 					bool leaving)
 {
-	enum tc_way way = tc_way(skb, p, a, leaving);
+	enum tc_output output = tc_output(skb, p, a, leaving);
 
-	if (way == TC_WAY_NONE)
+	if (output == TC_OUTPUT_NONE)
 		return tc_drop(skb, p, a, leaving);
-	if (way == TC_WAY_ON && !rewrite_skb_forward(skb, p, a))
+	if (output == TC_OUTPUT_DEVICE && !rewrite_skb_forward(skb, p, a))
 		return tc_mistake(skb, p, a, leaving);
-	return tc_send(skb, &a->to, way, leaving);
+	return tc_send(skb, &a->to, output, leaving);
 }
 
 /* Reports whether the device accepts a packet with its encapsulation. Each segment of a merged
@@ -69,7 +69,7 @@ __noinline int tc_add_option(struct __sk_buff *skb, const struct packet *p, stru
 	if (!dsr_rewrite_destination(skb, p, a) || (a->to.ifindex && !rewrite_skb_forward(skb, p, a)) ||
 	    !dsr_option_insert(skb, p))
 		return flow_drop(a, REASON_BAD_TABLE);
-	return tc_send(skb, &a->to, a->to.ifindex ? TC_WAY_ON : TC_WAY_STACK, false);
+	return tc_send(skb, &a->to, a->to.ifindex ? TC_OUTPUT_DEVICE : TC_OUTPUT_STACK, false);
 }
 
 /* Sends a packet to a backend on another node that answers it directly, or decides to drop it: the
@@ -92,9 +92,9 @@ __noinline int tc_encap(struct __sk_buff *skb, const struct packet *p, struct ac
 		return flow_drop(a, REASON_BAD_TABLE);
 	if (a->reason != REASON_NONE)
 		tc_count(skb, p, a, false);
-	bpf_csum_update(skb, (p->is_v4 ? 0 : (__u16)~bpf_htons(1)) +
+	bpf_csum_update(skb, rewrite_hop_sum(p->is_v4) +
 				     dsr_encap_sum((void *)(long)skb->data, (void *)(long)skb->data_end, p, a));
-	return tc_send(skb, &a->to, a->to.ifindex ? TC_WAY_ON : TC_WAY_STACK, false);
+	return tc_send(skb, &a->to, a->to.ifindex ? TC_OUTPUT_DEVICE : TC_OUTPUT_STACK, false);
 }
 
 /* The same for a packet without ports, about which no error may be sent. */
@@ -108,7 +108,7 @@ static __always_inline int tc_encap_portless(struct __sk_buff *skb, const struct
 /* Reports whether a packet with the row of another place was found here. */
 static __always_inline bool tc_is_astray(const struct action *a, bool leaving)
 {
-	return leaving ? !flow_is_at(&a->to, CT_LEAVING) : !flow_comes_in(&a->to);
+	return leaving ? !flow_is(&a->to, FLOW_LEAVES) : !flow_is(&a->to, FLOW_COMES_IN);
 }
 
 __noinline int tc_fragment(struct __sk_buff *skb, struct packet *p, struct action *a, bool leaving)
@@ -123,7 +123,7 @@ __noinline int tc_fragment(struct __sk_buff *skb, struct packet *p, struct actio
 		return packet_is_icmp(p) ? TC_NEXT : tc_stray(skb, p, a, leaving);
 	if (tc_is_astray(a, leaving))
 		return TC_NEXT;
-	if (a->to.flags & CT_DSR)
+	if (a->to.kind & FLOW_DSR)
 		return tc_encap_portless(skb, p, a);
 	if (!rewrite_fragment((void *)(long)skb->data, (void *)(long)skb->data_end, p, a))
 		return tc_mistake(skb, p, a, leaving);
@@ -148,7 +148,7 @@ __noinline int tc_icmp(struct __sk_buff *skb, const struct packet *p, struct act
 
 	if (!p || !a || bpf_skb_pull_data(skb, skb->len < READ_PULL ? skb->len : READ_PULL))
 		return TC_NEXT;
-	parsed = icmp_quote(&quote, p, (void *)(long)skb->data, (void *)(long)skb->data_end);
+	parsed = packet_quote(&quote, p, (void *)(long)skb->data, (void *)(long)skb->data_end);
 	if (parsed != PARSED_FLOW && parsed != PARSED_CUT)
 		return leaving && skb->ingress_ifindex ? tc_stray(skb, p, a, true) : tc_ping(skb, p, leaving);
 	icmp_decide(p, &quote, a);
@@ -158,7 +158,7 @@ __noinline int tc_icmp(struct __sk_buff *skb, const struct packet *p, struct act
 		return tc_stray(skb, p, a, leaving);
 	if (tc_is_astray(a, leaving))
 		return TC_NEXT;
-	if (a->to.flags & CT_DSR)
+	if (a->to.kind & FLOW_DSR)
 		return tc_encap_portless(skb, p, a);
 	if (!icmp_rewrite((void *)(long)skb->data, (void *)(long)skb->data_end, p, &quote, a))
 		return tc_mistake(skb, p, a, leaving);
@@ -186,12 +186,12 @@ static __always_inline int tc_other(struct __sk_buff *skb, struct packet *p, str
  * that leads here. */
 __noinline int tc_apply(struct __sk_buff *skb, const struct packet *p, struct action *a, bool leaving)
 {
-	enum tc_way way;
+	enum tc_output output;
 	int verdict;
 
 	if (!p || !a || a->verdict == VERDICT_PASS)
 		return TC_NEXT;
-	if (a->to.flags & CT_DSR && a->verdict == VERDICT_REWRITE) {
+	if (a->to.kind & FLOW_DSR && a->verdict == VERDICT_REWRITE) {
 		verdict = tc_encap(skb, p, a);
 		if (a->verdict != VERDICT_DROP)
 			return verdict;
@@ -200,15 +200,16 @@ __noinline int tc_apply(struct __sk_buff *skb, const struct packet *p, struct ac
 	}
 	if (a->verdict == VERDICT_DROP)
 		return tc_refuse(skb, p, a, leaving);
-	way = tc_way(skb, p, a, leaving);
-	if (way == TC_WAY_NONE)
+	output = tc_output(skb, p, a, leaving);
+	if (output == TC_OUTPUT_NONE)
 		return tc_refuse(skb, p, a, leaving);
 	if (a->reason != REASON_NONE)
 		tc_count(skb, p, a, leaving);
-	if (!rewrite_headers((void *)(long)skb->data, (void *)(long)skb->data_end, p, a, way == TC_WAY_ON) ||
-	    rewrite_skb_sum(skb, p, a, way == TC_WAY_ON))
+	if (!rewrite_headers((void *)(long)skb->data, (void *)(long)skb->data_end, p, a,
+			     output == TC_OUTPUT_DEVICE) ||
+	    rewrite_skb_sum(skb, p, a, output == TC_OUTPUT_DEVICE))
 		return tc_mistake(skb, p, a, leaving);
-	return tc_send(skb, &a->to, way, leaving);
+	return tc_send(skb, &a->to, output, leaving);
 }
 
 /* Handles the first fragment of a datagram. Returns zero if it goes on, otherwise the verdict for
@@ -246,25 +247,25 @@ static __always_inline int tc_fastpath_fail(struct __sk_buff *skb, struct packet
 
 /* Sends a packet to a backend that answers it directly. */
 static __always_inline int tc_fastpath_dsr(struct __sk_buff *skb, struct packet *p, struct action *a,
-					   const struct fastpath *plain, struct ct_entry *row)
+					   const struct fastpath *offsets, struct ct_entry *row)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct ct_entry *to = &a->to;
 	bool is_whole;
 
-	if (data + plain->l4 + sizeof(struct udphdr) > end || !to->ifindex || !route_is_complete(to) ||
-	    !fastpath_tc_fits(skb, a, plain) ||
-	    !(fastpath_follow(plain, data, row) && fastpath_touch(&p->flow, row, to)))
+	if (data + offsets->l4 + sizeof(struct udphdr) > end || !to->ifindex || !route_is_complete(to) ||
+	    !fastpath_tc_fits(skb, a, offsets) ||
+	    !(fastpath_follow(offsets, data, row) && fastpath_touch(&p->flow, row, to)))
 		return FASTPATH_UNKNOWN;
-	switch (dsr_encap_mode(to)) {
-	case DSR_OPT:
-		is_whole = fastpath_tc_option(skb, &p->flow, to, plain);
+	switch (flow_kind(to)) {
+	case FLOW_DSR_OPT:
+		is_whole = fastpath_tc_option(skb, &p->flow, to, offsets);
 		break;
-	case DSR_GENEVE:
-		is_whole = fastpath_tc_encap(skb, &p->flow, to, plain, true);
+	case FLOW_DSR_GENEVE:
+		is_whole = fastpath_tc_encap(skb, &p->flow, to, offsets, true);
 		break;
 	default:
-		is_whole = fastpath_tc_encap(skb, &p->flow, to, plain, false);
+		is_whole = fastpath_tc_encap(skb, &p->flow, to, offsets, false);
 	}
 	if (!is_whole)
 		return tc_fastpath_fail(skb, p, a);
@@ -279,11 +280,11 @@ static __always_inline int tc_fastpath(struct __sk_buff *skb, struct packet *p, 
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct ct_entry *row, *to = &a->to;
-	struct fastpath plain;
+	struct fastpath offsets;
 	bool forward;
 	__u64 sum;
 
-	if (is_v4 ? !fastpath_read4(&plain, &p->flow, data, end) : !fastpath_read6(&plain, &p->flow, data, end))
+	if (is_v4 ? !fastpath_read4(&offsets, &p->flow, data, end) : !fastpath_read6(&offsets, &p->flow, data, end))
 		return FASTPATH_NOT;
 	sum = fastpath_sum(&p->flow);
 	row = bpf_map_lookup_elem(&ct, &p->flow);
@@ -291,18 +292,17 @@ static __always_inline int tc_fastpath(struct __sk_buff *skb, struct packet *p, 
 		row = bpf_map_lookup_elem(&ct_pending, &p->flow);
 		if (!row)
 			return FASTPATH_NEW;
-		return fastpath_is_dsr(row, &p->flow, sum, to) ? tc_fastpath_dsr(skb, p, a, &plain, row)
-							       : FASTPATH_UNKNOWN;
+		return fastpath_is_dsr(row, sum, to) ? tc_fastpath_dsr(skb, p, a, &offsets, row) : FASTPATH_UNKNOWN;
 	}
-	if (!fastpath_copy(row, &p->flow, sum, to))
+	if (!fastpath_copy(row, sum, to))
 		return FASTPATH_NOT;
 	if (to->ifindex && (!route_is_complete(to) || tc_is_too_big(skb, a)))
 		return FASTPATH_NOT;
-	if (!(fastpath_follow(&plain, data, row) && fastpath_touch(&p->flow, row, to)))
+	if (!(fastpath_follow(&offsets, data, row) && fastpath_touch(&p->flow, row, to)))
 		return FASTPATH_NOT;
 	forward = to->ifindex;
-	fastpath_rewrite(&plain, data, to, forward);
-	if (rewrite_skb_replace(skb, plain.check, fastpath_proto(&plain), to))
+	fastpath_rewrite(&offsets, data, to, forward);
+	if (rewrite_skb_replace(skb, offsets.check, fastpath_proto(&offsets), to))
 		return tc_fastpath_fail(skb, p, a);
 	if (!is_v4)
 		rewrite_skb_sum_ip6(skb, to, forward);
@@ -337,7 +337,7 @@ static __always_inline int tc_echo(struct __sk_buff *skb, const struct packet *p
 		fragment_remember(p, a);
 	if (a->verdict == VERDICT_DROP)
 		return leaving ? tc_refuse(skb, p, a, true) : tc_drop(skb, p, a, false);
-	return masquerade_echo(skb, p, a) ? tc_send(skb, &a->to, TC_WAY_STACK, leaving)
+	return masquerade_echo(skb, p, a) ? tc_send(skb, &a->to, TC_OUTPUT_STACK, leaving)
 					  : tc_mistake(skb, p, a, leaving);
 }
 
@@ -395,6 +395,8 @@ static __always_inline int tc_deliver(struct __sk_buff *skb, int verdict)
 	if (verdict != TC_NEXT || !cfg.bypass)
 		return verdict;
 	verdict = pod_deliver(skb);
+	if (verdict == PODS_DENIED)
+		return TC_DROP;
 	return verdict == PODS_OVER_RATE ? tc_drop_for(skb, REASON_JAM) : verdict; /* it exceeds the pod's rate */
 }
 
@@ -463,7 +465,7 @@ __noinline int tc_leave(struct __sk_buff *skb, const struct packet *p, struct ac
 	if (a->verdict != VERDICT_REWRITE || new_flow_raced(p, a))
 		return 0;
 	new_flow_enter(skb, p, a);
-	if (a->verdict != VERDICT_REWRITE || !(a->to.flags & CT_NODE))
+	if (a->verdict != VERDICT_REWRITE || !flow_is_of_host(&a->to))
 		return 0;
 	return event_tell(p, a, HOOK_TC | EVENT_LEAVING, 0);
 }
@@ -484,7 +486,7 @@ int tc_to_netdev(struct __sk_buff *skb)
 	is_echo = parsed == PARSED_ICMP && masquerade_reads_echo(skb, &p, true);
 	if (parsed != PARSED_FLOW && !is_echo)
 		return tc_other(skb, &p, &a, parsed, true);
-	if (!decide_at(skb, &p, &a, CT_LEAVING))
+	if (!decide_at(skb, &p, &a, FLOW_LEAVES))
 		tc_leave(skb, &p, &a);
 	if (is_echo)
 		return tc_echo(skb, &p, &a, true);

@@ -231,9 +231,9 @@ __noinline int xdp_fragment(struct xdp_md *ctx, struct packet *p, struct action 
 	fragment_decide(p, a);
 	if (a->verdict == VERDICT_DROP)
 		return xdp_drop(ctx, p, a);
-	if (a->verdict == VERDICT_PASS || !flow_comes_in(&a->to) || route_is_elsewhere(p, &a->to))
+	if (a->verdict == VERDICT_PASS || !flow_is(&a->to, FLOW_COMES_IN) || route_is_elsewhere(p, &a->to))
 		return XDP_PASS;
-	if (a->to.flags & CT_DSR)
+	if (a->to.kind & FLOW_DSR)
 		return xdp_encap_portless(ctx, p, a);
 	if (!rewrite_fragment((void *)(long)ctx->data, (void *)(long)ctx->data_end, p, a))
 		return xdp_mistake(ctx, p, a);
@@ -248,15 +248,15 @@ __noinline int xdp_icmp(struct xdp_md *ctx, const struct packet *p, struct actio
 
 	if (!p || !a)
 		return XDP_PASS;
-	parsed = icmp_quote(&quote, p, data, end);
+	parsed = packet_quote(&quote, p, data, end);
 	if (parsed != PARSED_FLOW && parsed != PARSED_CUT)
 		return icmp_echo_answer(data, end, p) ? XDP_TX : XDP_PASS;
 	icmp_decide(p, &quote, a);
 	if (a->verdict == VERDICT_DROP)
 		return xdp_drop(ctx, p, a);
-	if (a->verdict == VERDICT_PASS || !flow_comes_in(&a->to) || route_is_elsewhere(p, &a->to))
+	if (a->verdict == VERDICT_PASS || !flow_is(&a->to, FLOW_COMES_IN) || route_is_elsewhere(p, &a->to))
 		return XDP_PASS;
-	if (a->to.flags & CT_DSR)
+	if (a->to.kind & FLOW_DSR)
 		return xdp_encap_portless(ctx, p, a);
 	if (!icmp_rewrite(data, end, p, &quote, a))
 		return xdp_mistake(ctx, p, a);
@@ -288,7 +288,7 @@ __noinline int xdp_apply(struct xdp_md *ctx, const struct packet *p, struct acti
 	forward = xdp_forwards(p, a);
 	if (a->verdict == VERDICT_PASS)
 		return XDP_PASS;
-	if (a->to.flags & CT_DSR && a->verdict == VERDICT_REWRITE) {
+	if (a->to.kind & FLOW_DSR && a->verdict == VERDICT_REWRITE) {
 		verdict = xdp_encap(ctx, p, a);
 		if (a->verdict != VERDICT_DROP)
 			return verdict;
@@ -359,29 +359,29 @@ static __always_inline int xdp_fastpath_fail(struct xdp_md *ctx, struct packet *
 
 /* Sends a packet to a backend that answers it directly. */
 static __always_inline int xdp_fastpath_dsr(struct xdp_md *ctx, struct packet *p, struct action *a,
-					    const struct fastpath *plain, struct ct_entry *row)
+					    const struct fastpath *offsets, struct ct_entry *row)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 len = fastpath_len(plain, data, end);
+	__u32 len = fastpath_len(offsets, data, end);
 	struct ct_entry *to = &a->to;
 	bool is_whole;
 
-	if (!to->ifindex || data + plain->l4 + sizeof(struct udphdr) > end)
+	if (!to->ifindex || data + offsets->l4 + sizeof(struct udphdr) > end)
 		return FASTPATH_UNKNOWN;
 	if (to->ifindex != ctx->ingress_ifindex || !route_is_complete(to) || !xdp_is_to(data, to->smac))
 		return XDP_PASS;
-	if (!len || !fastpath_xdp_takes(ctx, a, len + dsr_encap_room(fastpath_is_v4(plain), dsr_encap_mode(to))) ||
-	    !(fastpath_follow(plain, data, row) && fastpath_touch(&p->flow, row, to)))
+	if (!len || !fastpath_xdp_takes(ctx, a, len + dsr_encap_room(fastpath_is_v4(offsets), flow_kind(to))) ||
+	    !(fastpath_follow(offsets, data, row) && fastpath_touch(&p->flow, row, to)))
 		return FASTPATH_UNKNOWN;
-	switch (dsr_encap_mode(to)) {
-	case DSR_OPT:
-		is_whole = fastpath_xdp_option(ctx, &p->flow, to, plain);
+	switch (flow_kind(to)) {
+	case FLOW_DSR_OPT:
+		is_whole = fastpath_xdp_option(ctx, &p->flow, to, offsets);
 		break;
-	case DSR_GENEVE:
-		is_whole = fastpath_xdp_encap(ctx, &p->flow, to, plain, true);
+	case FLOW_DSR_GENEVE:
+		is_whole = fastpath_xdp_encap(ctx, &p->flow, to, offsets, true);
 		break;
 	default:
-		is_whole = fastpath_xdp_encap(ctx, &p->flow, to, plain, false);
+		is_whole = fastpath_xdp_encap(ctx, &p->flow, to, offsets, false);
 	}
 	return is_whole ? XDP_TX : xdp_fastpath_fail(ctx, p, a);
 }
@@ -392,11 +392,11 @@ static __always_inline int xdp_fastpath(struct xdp_md *ctx, struct packet *p, st
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct ct_entry *row, *to = &a->to;
-	struct fastpath plain;
+	struct fastpath offsets;
 	bool forward;
 	__u64 sum;
 
-	if (is_v4 ? !fastpath_read4(&plain, &p->flow, data, end) : !fastpath_read6(&plain, &p->flow, data, end))
+	if (is_v4 ? !fastpath_read4(&offsets, &p->flow, data, end) : !fastpath_read6(&offsets, &p->flow, data, end))
 		return FASTPATH_NOT;
 	sum = fastpath_sum(&p->flow);
 	row = bpf_map_lookup_elem(&ct, &p->flow);
@@ -404,19 +404,19 @@ static __always_inline int xdp_fastpath(struct xdp_md *ctx, struct packet *p, st
 		row = bpf_map_lookup_elem(&ct_pending, &p->flow);
 		if (!row)
 			return FASTPATH_NEW;
-		return fastpath_is_dsr(row, &p->flow, sum, to) ? xdp_fastpath_dsr(ctx, p, a, &plain, row)
-							       : FASTPATH_UNKNOWN;
+		return fastpath_is_dsr(row, sum, to) ? xdp_fastpath_dsr(ctx, p, a, &offsets, row)
+						     : FASTPATH_UNKNOWN;
 	}
-	if (!fastpath_copy(row, &p->flow, sum, to))
+	if (!fastpath_copy(row, sum, to))
 		return FASTPATH_NOT;
 	forward = to->ifindex;
 	if (forward ? to->ifindex != ctx->ingress_ifindex || !route_is_complete(to) || !xdp_is_to(data, to->smac)
 		    : !xdp_is_ours(ctx))
 		return XDP_PASS;
-	if (!(fastpath_follow(&plain, data, row) && fastpath_touch(&p->flow, row, to)))
+	if (!(fastpath_follow(&offsets, data, row) && fastpath_touch(&p->flow, row, to)))
 		return FASTPATH_NOT;
-	fastpath_rewrite(&plain, data, to, forward);
-	rewrite_check(data + plain.check, fastpath_proto(&plain), to);
+	fastpath_rewrite(&offsets, data, to, forward);
+	rewrite_check(data + offsets.check, fastpath_proto(&offsets), to);
 	return forward ? XDP_TX : XDP_PASS;
 }
 
@@ -453,6 +453,9 @@ int xdp_from_netdev(struct xdp_md *ctx)
 		return XDP_PASS;
 	if (parsed != PARSED_FLOW)
 		return xdp_other(ctx, &p, &a, parsed);
+	/* tc has the waiting fragments, and decides about this one: not twice */
+	if (p.is_fragment && fragment_is_awaited(&p))
+		return XDP_PASS;
 	if (!decide(ctx, &p, &a))
 		xdp_begin(ctx, &p, &a);
 	if (a.verdict == VERDICT_REWRITE && route_is_elsewhere(&p, &a.to))

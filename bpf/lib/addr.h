@@ -43,3 +43,17 @@ static __always_inline bool addr_is_loopback(const struct addr *addr)
 		return (addr->word[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
 	return !addr->word[0] && !addr->word[1] && !addr->word[2] && addr->word[3] == bpf_htonl(1);
 }
+
+/* Reports whether an IPv6 address is link-local. */
+static __always_inline bool addr_is_local6(const struct addr *addr)
+{
+	return (addr->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
+}
+
+/* Reports whether a destination is for neighbors only: link-local, or multicast of interface-local
+ * or link-local scope. */
+static __always_inline bool addr_stays6(const struct addr *to)
+{
+	return addr_is_local6(to) || (to->word[0] & bpf_htonl(0xff0f0000)) == bpf_htonl(0xff010000) ||
+	       (to->word[0] & bpf_htonl(0xff0f0000)) == bpf_htonl(0xff020000);
+}

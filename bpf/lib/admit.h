@@ -49,10 +49,10 @@ static __always_inline bool admit_is_known(const struct packet *p)
 		return false;
 	if (!row) {
 		row = bpf_map_lookup_elem(&ct_pending, &key);
-		if (!row || !(row->flags & CT_DSR))
+		if (!row || !(row->kind & FLOW_DSR))
 			return false;
 	}
-	return flow_comes_in(row) && !flow_leaves(&key, row);
+	return flow_is(row, FLOW_COMES_IN) && !flow_leaves(row);
 }
 
 /* Reports whether a packet is for a frontend. */

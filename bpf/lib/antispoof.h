@@ -38,12 +38,8 @@ enum {
 enum {
 	ND_SOLICIT_ROUTER = 133,
 	ND_ROUTER_ADVERT = 134,
-	ND_NEIGHBOUR_ADVERT = 136,
+	ND_NEIGHBOR_ADVERT = 136,
 	ND_REDIRECT = 137,
-	/* first and last of the types for the link only: multicast listeners, routers and
-	 * neighbors */
-	ND_FIRST = 130,
-	ND_LAST = 143,
 	ND_HOPS = 255, /* hop limit of packets that have not been forwarded */
 	DHCP4_SERVER = 67,
 	DHCP4_CLIENT = 68,
@@ -89,19 +85,6 @@ static __always_inline bool antispoof_has(__u32 ifindex, const struct addr *addr
 	return pod && pod->ifindex == ifindex;
 }
 
-static __always_inline bool antispoof_is_local6(const struct addr *addr)
-{
-	return (addr->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
-}
-
-/* Reports whether a destination is for neighbors only: link-local, or multicast of interface-local
- * or link-local scope. */
-static __always_inline bool antispoof_stays6(const struct addr *to)
-{
-	return antispoof_is_local6(to) || (to->word[0] & bpf_htonl(0xff0f0000)) == bpf_htonl(0xff010000) ||
-	       (to->word[0] & bpf_htonl(0xff0f0000)) == bpf_htonl(0xff020000);
-}
-
 /* ARP: a pod may ask for any address, but has to use its own as the sender. */
 static __always_inline int antispoof_arp(struct __sk_buff *skb, const struct pod_link *link)
 {
@@ -117,7 +100,7 @@ static __always_inline int antispoof_arp(struct __sk_buff *skb, const struct pod
 	__builtin_memcpy(&ip, arp.from, sizeof(ip));
 	from = addr_from_v4(ip);
 	if (!antispoof_is_mac(arp.from_mac, link->mac) || (ip && !antispoof_has(skb->ifindex, &from)))
-		return REASON_NEIGHBOUR;
+		return REASON_NEIGHBOR;
 	return ANTISPOOF_STAYS;
 }
 
@@ -132,14 +115,15 @@ static __always_inline int antispoof_nd(struct __sk_buff *skb, const struct pack
 	case ND_ROUTER_ADVERT:
 	case ND_REDIRECT:
 		return REASON_ROUTER;
-	case ND_NEIGHBOUR_ADVERT:
+	case ND_NEIGHBOR_ADVERT:
 		if (bpf_skb_load_bytes(skb, p->l4, &advert, sizeof(advert)))
 			return REASON_MALFORMED;
-		return antispoof_is_local6(&advert.target) || antispoof_has(skb->ifindex, &advert.target)
+		return addr_is_local6(&advert.target) || antispoof_has(skb->ifindex, &advert.target)
 			       ? ANTISPOOF_GOES
-			       : REASON_NEIGHBOUR;
+			       : REASON_NEIGHBOR;
 	}
-	return advert.icmp.type >= ND_FIRST && advert.icmp.type <= ND_LAST ? ANTISPOOF_STAYS : ANTISPOOF_GOES;
+	return advert.icmp.type >= ICMP6_LINK_FIRST && advert.icmp.type <= ICMP6_LINK_LAST ? ANTISPOOF_STAYS
+											   : ANTISPOOF_GOES;
 }
 
 /* Checks what a packet is, whatever its addresses. */
@@ -202,7 +186,7 @@ static __noinline int antispoof_forges(struct __sk_buff *skb, const struct packe
 	if (hint.direct == DSR_GENEVE)
 		return true;
 	to = dsr_ingress_is_ours(&hint, p, data, end);
-	return to == UNWRAP_NODE_PORT ? antispoof_is_to_node(&hint, p, data, end) : to;
+	return to == DSR_TO_NODE_PORT ? antispoof_is_to_node(&hint, p, data, end) : to;
 }
 
 /* A pod without an address may look for one by DHCP. */
@@ -219,11 +203,11 @@ static __always_inline int antispoof_nobody4(const struct packet *p, enum parsed
  * address that it made up, and before that the unspecified one. */
 static __always_inline int antispoof_other6(const struct packet *p, int content)
 {
-	bool is_local = antispoof_is_local6(&p->flow.saddr);
+	bool is_local = addr_is_local6(&p->flow.saddr);
 
 	if (!is_local && !addr_is_any(&p->flow.saddr))
 		return REASON_SPOOFED;
-	if (!antispoof_stays6(&p->flow.daddr) || (!is_local && content != ANTISPOOF_STAYS))
+	if (!addr_stays6(&p->flow.daddr) || (!is_local && content != ANTISPOOF_STAYS))
 		return REASON_SPOOFED;
 	return content == ANTISPOOF_STAYS ? ANTISPOOF_STAYS : ANTISPOOF_NEAR;
 }
@@ -275,7 +259,7 @@ __noinline int antispoof_check(struct __sk_buff *skb, struct packet *p)
 
 /* Reports whether a packet has a protocol by which no pod can pose as another, or as a node, in the
  * header right behind the fixed IP header. */
-static __always_inline bool antispoof_is_plain(void *l4, void *end, __u8 proto, bool is_v4)
+static __always_inline bool antispoof_is_harmless(void *l4, void *end, __u8 proto, bool is_v4)
 {
 	if (proto == IPPROTO_TCP)
 		return true;
@@ -295,10 +279,10 @@ static __always_inline struct pod *antispoof_own(struct __sk_buff *skb, const st
 
 	if (p->is_v4) {
 		if (ip + sizeof(struct iphdr) > end || *(__u8 *)ip != 0x45 || addr_is_loopback(&p->flow.daddr) ||
-		    !antispoof_is_plain(ip + sizeof(struct iphdr), end, p->flow.proto, true))
+		    !antispoof_is_harmless(ip + sizeof(struct iphdr), end, p->flow.proto, true))
 			return NULL;
 	} else if (ip + sizeof(struct ipv6hdr) > end || *(__u8 *)ip >> 4 != 6 || addr_is_loopback(&p->flow.daddr) ||
-		   !antispoof_is_plain(ip + sizeof(struct ipv6hdr), end, p->flow.proto, false)) {
+		   !antispoof_is_harmless(ip + sizeof(struct ipv6hdr), end, p->flow.proto, false)) {
 		return NULL;
 	}
 	if (skb->protocol != ((struct ethhdr *)data)->h_proto)
@@ -314,7 +298,7 @@ static __always_inline bool antispoof_stays_on_node(const struct packet *p, cons
 {
 	struct addr addr = p->flow.daddr; /* as in cluster_pod_at */
 
-	return to || (!p->is_v4 && antispoof_stays6(&addr)) || bpf_map_lookup_elem(&node_addrs, &addr);
+	return to || (!p->is_v4 && addr_stays6(&addr)) || bpf_map_lookup_elem(&node_addrs, &addr);
 }
 
 /* Longer neighbor discovery carries something else: a router's advertisement with a few prefixes and

@@ -78,7 +78,7 @@ static __always_inline struct cluster_node *cluster_sender(const struct addr *fr
 	return node && node->number && !(node->flags & CLUSTER_NODE_SELF) ? node : NULL;
 }
 
-/* Who has begun such a flow: a pod, or the node itself (CT_NODE), whose replies from pods are
+/* Who has begun such a flow: a pod, or the node itself, whose replies from pods are
  * translated as they leave the pod. */
 enum packet_client {
 	PACKET_CLIENT_POD = 1,

@@ -37,6 +37,7 @@ struct packet_config {
 	/* nonzero: other nodes may send through the tunnel and in Geneve from any source port, as they
 	 * did before these ports were reserved */
 	__u32 any_source_port;
+	__u64 policies; /* nonzero: policies apply to pods */
 	/* mark, and above it tc_index, of packets that have passed the check at their pod's device,
 	 * drawn by the agent as it starts; zero: none has them */
 	__u64 checked;

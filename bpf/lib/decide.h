@@ -32,7 +32,7 @@ static __noinline int decide_claim_reply(void *ctx, const struct packet *p, cons
 	struct ct_entry row;
 
 	flow_reply_row(&p->flow, there, &row);
-	if (!(row.flags & CT_STACK))
+	if (!flow_is(&row, FLOW_STACK))
 		route_ask(ctx, p, &row);
 	flow_finish(&reply, &row);
 	return flow_claim(&reply, &row);
@@ -56,7 +56,7 @@ static __always_inline bool decide_pending_refuses(const struct packet *p, struc
 {
 	if (flow_is_astray(&a->to))
 		flow_drop(a, REASON_SPOOFED);
-	else if ((p->is_forwarded || p->is_returned) && a->to.flags & CT_REPLY)
+	else if ((p->is_forwarded || p->is_returned) && a->to.kind & FLOW_REPLY)
 		flow_drop(a, REASON_STRAY);
 	else
 		return false;
@@ -159,7 +159,7 @@ static __noinline int decide_pending_answered(const struct packet *p, const stru
 	if (row->state == CT_ANSWERED && !(p->tcp_flags & TCP_SYN))
 		return 0;
 	if (packet_shakes_hands(p))
-		row->seen = decide_pending_expected(p);
+		row->expected_ack = decide_pending_expected(p);
 	row->state = CT_ANSWERED;
 	return 0;
 }
@@ -171,8 +171,9 @@ static __always_inline bool decide_pending_proves(const struct packet *p, const 
 	if (!packet_shakes_hands(p))
 		return true;
 	if (p->flow.proto == IPPROTO_SCTP)
-		return !(p->tcp_flags & TCP_RST) && (!row->seen || bpf_ntohl(p->ack) == row->seen);
-	return (p->tcp_flags & (TCP_ACK | TCP_RST)) == TCP_ACK && bpf_ntohl(p->ack) - row->seen < CT_PROOF_WINDOW;
+		return !(p->tcp_flags & TCP_RST) && (!row->expected_ack || bpf_ntohl(p->ack) == row->expected_ack);
+	return (p->tcp_flags & (TCP_ACK | TCP_RST)) == TCP_ACK &&
+	       bpf_ntohl(p->ack) - row->expected_ack < CT_PROOF_WINDOW;
 }
 
 /* Who has the key of the reply. */
@@ -233,7 +234,7 @@ static __always_inline void decide_pending_touch(void *ctx, const struct packet 
 {
 	__u32 seen = a->to.seen;
 
-	if (packet_shakes_hands(p) && !(a->to.flags & CT_REPLY))
+	if (packet_shakes_hands(p) && !(a->to.kind & FLOW_REPLY))
 		return;
 	a->to.seen = flow_now();
 	if (a->to.seen == seen)
@@ -258,9 +259,9 @@ static __always_inline bool decide_pending_decide(void *ctx, const struct packet
 		return torn;
 	if (decide_pending_refuses(p, a))
 		return true;
-	if (a->to.flags & CT_POD_FLOW || route_is_elsewhere(p, &a->to))
+	if (flow_is_of_pod(&a->to) || route_is_elsewhere(p, &a->to))
 		return true;
-	if (a->to.flags & CT_DSR)
+	if (a->to.kind & FLOW_DSR)
 		return dsr_decide(ctx, p, row, a);
 	if (ranges_enforce(p, a))
 		return true;
@@ -268,7 +269,7 @@ static __always_inline bool decide_pending_decide(void *ctx, const struct packet
 	/* because of the new route; if this program forgot the flow, tc would not find it */
 	if (route_is_elsewhere(p, &a->to))
 		return true;
-	if (!(a->to.flags & CT_REPLY))
+	if (!(a->to.kind & FLOW_REPLY))
 		return decide_pending_request(ctx, p, a);
 	a->verdict = VERDICT_REWRITE;
 	decide_pending_answered(p, &a->to);
@@ -285,7 +286,7 @@ static __noinline int decide_refresh(void *ctx, const struct packet *p, struct a
 static __always_inline bool decide_begins(const struct packet *p, const struct ct_entry *row)
 {
 	return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) ==
-	       (row->flags & CT_REPLY ? TCP_SYN | TCP_ACK : TCP_SYN);
+	       (row->kind & FLOW_REPLY ? TCP_SYN | TCP_ACK : TCP_SYN);
 }
 
 /* The state of a direction after a packet. One that seems forged changes nothing, and neither does a
@@ -359,7 +360,7 @@ static __noinline int decide_renew(const struct packet *p, const struct ct_entry
 		return false;
 	other = flow_table_lookup(&back);
 	ours = other && flow_leads(other, &p->flow);
-	if (row->flags & CT_REPLY && (!ours || (row->state != CT_RESET && other->state <= CT_OPEN)))
+	if (row->kind & FLOW_REPLY && (!ours || (row->state != CT_RESET && other->state <= CT_OPEN)))
 		return false;
 	if (ours && row->state <= CT_OPEN && other->state != CT_RESET)
 		return false;
@@ -384,7 +385,7 @@ static __always_inline bool decide_known(void *ctx, const struct packet *p, stru
 		return torn;
 	if (decide_pending_refuses(p, a))
 		return true;
-	if (a->to.flags & CT_POD_FLOW || route_is_elsewhere(p, &a->to))
+	if (flow_is_of_pod(&a->to) || route_is_elsewhere(p, &a->to))
 		return true;
 	if (p->tcp_flags & TCP_SYN && decide_renew(p, &a->to))
 		return false;
@@ -402,15 +403,17 @@ static __always_inline bool decide(void *ctx, const struct packet *p, struct act
 
 /* Reports whether a packet may open a new connection. At a pod's device a SYN-ACK may not: there it
  * answers the node itself. Written as one expression to save stack. */
-static __always_inline bool decide_may_renew(const struct packet *p, const struct ct_entry *row, enum ct_side side)
+static __always_inline bool decide_may_renew(const struct packet *p, const struct ct_entry *row,
+					     enum flow_place side)
 {
-	return side == CT_FROM_POD ? !(row->flags & CT_REPLY) && packet_is_syn(p) : p->tcp_flags & TCP_SYN;
+	return side == FLOW_FROM_POD ? !(row->kind & FLOW_REPLY) && packet_is_syn(p) : p->tcp_flags & TCP_SYN;
 }
 
 /* Decides by a row of an established flow where packets do not come in from outside. False: there
  * is no valid one. Of leaving packets, only the node's own use the route in their row, so only that
  * is refreshed. */
-static __always_inline bool decide_known_at(void *ctx, const struct packet *p, struct action *a, enum ct_side side)
+static __always_inline bool decide_known_at(void *ctx, const struct packet *p, struct action *a,
+					    enum flow_place side)
 {
 	bool torn = false;
 	struct ct_entry *row = flow_find(&ct, &p->flow, &a->to, &torn);
@@ -420,12 +423,12 @@ static __always_inline bool decide_known_at(void *ctx, const struct packet *p, s
 		flow_drop(a, REASON_FLOW_RACE);
 	if (!row)
 		return torn;
-	if (!flow_is_at(&a->to, side))
+	if (!flow_is(&a->to, side))
 		return true;
 	if (decide_may_renew(p, &a->to, side) && decide_renew(p, &a->to))
 		return false;
 	a->verdict = VERDICT_REWRITE;
-	if (side == CT_LEAVING && a->to.flags & CT_NODE)
+	if (side == FLOW_LEAVES && flow_is_of_host(&a->to))
 		decide_check(ctx, p, row, a);
 	else if (decide_touch(p, row, &a->to))
 		ranges_enforce_again(p, a, &seen);
@@ -436,13 +439,13 @@ static __always_inline bool decide_known_at(void *ctx, const struct packet *p, s
  * the pod's port may have wanted to see that address. */
 static __always_inline bool decide_is_lured(const struct packet *p, const struct ct_entry *row)
 {
-	return cfg.masquerade && row->flags & CT_REPLY && packet_is_syn(p) &&
+	return cfg.masquerade && row->kind & FLOW_REPLY && packet_is_syn(p) &&
 	       addr_equal(&row->saddr, &p->flow.saddr);
 }
 
 /* The same for a flow that is not established. */
 static __always_inline bool decide_pending_at(void *ctx, const struct packet *p, struct action *a,
-					      enum ct_side side)
+					      enum flow_place side)
 {
 	bool torn = false;
 	struct ct_entry *row = flow_find(&ct_pending, &p->flow, &a->to, &torn);
@@ -451,12 +454,12 @@ static __always_inline bool decide_pending_at(void *ctx, const struct packet *p,
 		flow_drop(a, REASON_FLOW_RACE);
 	if (!row)
 		return torn;
-	if (!flow_is_at(&a->to, side) || ranges_enforce(p, a))
+	if (!flow_is(&a->to, side) || ranges_enforce(p, a))
 		return true;
-	if (side == CT_LEAVING && decide_is_lured(p, &a->to))
+	if (side == FLOW_LEAVES && decide_is_lured(p, &a->to))
 		return false;
 	decide_pending_touch(ctx, p, row, a);
-	if (!(a->to.flags & CT_REPLY))
+	if (!(a->to.kind & FLOW_REPLY))
 		return decide_pending_request(ctx, p, a);
 	a->verdict = VERDICT_REWRITE;
 	decide_pending_answered(p, &a->to);
@@ -468,7 +471,7 @@ static __always_inline bool decide_pending_at(void *ctx, const struct packet *p,
  * services. At a pod's device, these are the pod's packets to services and their replies. False:
  * nothing is known of the packet's flow. A packet whose row is translated elsewhere passes, and `a`
  * has the row. */
-static __always_inline bool decide_at(void *ctx, const struct packet *p, struct action *a, enum ct_side side)
+static __always_inline bool decide_at(void *ctx, const struct packet *p, struct action *a, enum flow_place side)
 {
 	return decide_known_at(ctx, p, a, side) || decide_pending_at(ctx, p, a, side);
 }

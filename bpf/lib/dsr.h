@@ -131,7 +131,7 @@ static __noinline int dsr_ingress_target(const struct packet *p, struct svc *svc
 	a->to.daddr = hint->backend;
 	a->to.sport = p->flow.sport;
 	a->to.dport = hint->port;
-	a->to.flags = CT_STACK | (svc->kind == SVC_LOAD_BALANCER ? CT_GUARDED : 0);
+	a->to.kind = FLOW_LOCAL | (svc->kind == SVC_LOAD_BALANCER ? FLOW_HAS_RANGES : 0);
 	return true;
 }
 
@@ -165,7 +165,7 @@ struct option6 {
 
 static __always_inline bool dsr_option_is_mode(const struct action *a)
 {
-	return (a->to.flags & CT_DSR) >> DSR_SHIFT == DSR_OPT;
+	return flow_kind(&a->to) == FLOW_DSR_OPT;
 }
 
 /* The length of an IP header without options or extensions. */
@@ -246,10 +246,14 @@ __noinline int dsr_option_is_possible(const struct packet *p)
 	return dsr_option_spare(p) <= most && !cluster_is_node_or_pod(&p->flow.saddr);
 }
 
-/* Returns the mode for a flow of a service with the given mode. */
-static __always_inline __u32 dsr_option_mode(const struct packet *p, __u32 mode)
+/* Returns the kind of a flow of a service to a backend on another node. */
+static __always_inline enum flow_kind dsr_kind(const struct packet *p, const struct service *service)
 {
-	return mode >> DSR_SHIFT != DSR_OPT || dsr_option_is_possible(p) ? mode : 0;
+	__u32 mode = (service->flags & SERVICE_DSR) >> DSR_SHIFT;
+
+	if (mode == DSR_OFF || (mode == DSR_OPT && !dsr_option_is_possible(p)))
+		return FLOW_REMOTE;
+	return FLOW_DSR + mode;
 }
 
 static __always_inline bool dsr_option_has_ports(const struct packet *p)
@@ -276,28 +280,23 @@ static __always_inline __u8 dsr_client_state(const struct packet *p, __u8 state)
 	return p->tcp_flags & TCP_FIN || state == CT_CLOSING ? CT_CLOSING : CT_OPEN;
 }
 
-static __always_inline enum dsr_mode dsr_encap_mode(const struct ct_entry *to)
-{
-	return (to->flags & CT_DSR) >> DSR_SHIFT;
-}
-
 static __always_inline bool dsr_encap_is_geneve(const struct action *a)
 {
-	return dsr_encap_mode(&a->to) == DSR_GENEVE;
+	return flow_kind(&a->to) == FLOW_DSR_GENEVE;
 }
 
 /* The number of bytes added to a packet of either family. */
-static __always_inline __u32 dsr_encap_room(bool is_v4, enum dsr_mode mode)
+static __always_inline __u32 dsr_encap_room(bool is_v4, enum flow_kind kind)
 {
-	if (mode == DSR_OPT)
+	if (kind == FLOW_DSR_OPT)
 		return is_v4 ? sizeof(struct option4) : sizeof(struct option6);
 	return (is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)) +
-	       (mode == DSR_GENEVE ? sizeof(struct tunnel) : 0);
+	       (kind == FLOW_DSR_GENEVE ? sizeof(struct tunnel) : 0);
 }
 
 static __always_inline __u32 dsr_encap_len(const struct packet *p, const struct action *a)
 {
-	return dsr_encap_room(p->is_v4, dsr_encap_mode(&a->to));
+	return dsr_encap_room(p->is_v4, flow_kind(&a->to));
 }
 
 /* Drops a packet that is too big for the route to the backend, and tells the client how much it may
@@ -315,7 +314,7 @@ static __noinline int dsr_begin_again(const struct packet *p, const struct actio
 	struct flow key = p->flow; /* as in flow_known */
 	struct ct_entry *row = a->is_first ? bpf_map_lookup_elem(&ct_pending, &key) : NULL;
 
-	if (row && row->flags & CT_DSR)
+	if (row && row->kind & FLOW_DSR)
 		row->state = CT_ANSWERED;
 	return 0;
 }

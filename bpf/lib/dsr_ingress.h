@@ -40,10 +40,10 @@ static __always_inline bool dsr_ingress_is_due(const struct packet *p, enum pars
 
 /* What a destination is. */
 enum dsr_ingress_to {
-	UNWRAP_NOTHING,
-	UNWRAP_FRONTEND,
+	DSR_TO_NOTHING,
+	DSR_TO_FRONTEND,
 	/* its port is a NodePort, which nodes may have at addresses that no Node object lists */
-	UNWRAP_NODE_PORT,
+	DSR_TO_NODE_PORT,
 };
 
 /* Looks for the row of a frontend, and for that of its port at any address. */
@@ -52,9 +52,9 @@ static __always_inline enum dsr_ingress_to dsr_ingress_row(const struct svc_key 
 	struct svc_key key = *frontend;
 
 	if (bpf_map_lookup_elem(&svcs, &key))
-		return UNWRAP_FRONTEND;
+		return DSR_TO_FRONTEND;
 	key.addr = addr_any(&key.addr);
-	return bpf_map_lookup_elem(&svcs, &key) ? UNWRAP_NODE_PORT : UNWRAP_NOTHING;
+	return bpf_map_lookup_elem(&svcs, &key) ? DSR_TO_NODE_PORT : DSR_TO_NOTHING;
 }
 
 /* Says whether a destination is a frontend, here or on a node that is not drained. Returns an enum

@@ -56,11 +56,11 @@ static __noinline int dsr_return_send(void *ctx, const struct packet *p, struct 
 
 	if (!hint)
 		return flow_drop(a, REASON_BAD_TABLE);
-	a->reason = REASON_GIVEN_BACK;
+	a->reason = REASON_DSR_RETURNED;
 	a->is_first = false;
 	a->to = (struct ct_entry) {
 		.daddr = hint->from,
-		.flags = hint->direct << DSR_SHIFT,
+		.kind = FLOW_DSR + hint->direct,
 	};
 	if (!new_flow_masquerade(p->is_v4 ? SNAT_NODE4 : SNAT_NODE6, &a->to))
 		return flow_drop(a, REASON_NO_ADDRESS);
@@ -87,8 +87,8 @@ static __always_inline bool dsr_fallback_is_known(const struct dsr_hint *hint, c
 {
 	struct ct_entry row;
 
-	return flow_known(inner, &row) == CT_KNOWN && !(row.flags & CT_REPLY) &&
-	       (row.flags & CT_DSR) >> DSR_SHIFT != DSR_OPT && addr_equal(&row.saddr, &hint->backend);
+	return flow_known(inner, &row) == CT_KNOWN && !(row.kind & FLOW_REPLY) && flow_kind(&row) != FLOW_DSR_OPT &&
+	       addr_equal(&row.saddr, &hint->backend);
 }
 
 /* Parses the flow of the inner packet, in a stack frame of its own that is gone before the flow is
@@ -118,7 +118,7 @@ static __noinline int dsr_fallback_is_ours(const struct dsr_hint *hint, const st
  * address instead. */
 static __always_inline bool dsr_fallback_is_due(const struct packet *p, const struct action *a)
 {
-	__u16 age = flow_now() - a->to.addr_diff;
+	__u16 age = flow_now() - a->to.created;
 
 	if (!p->is_returned)
 		return a->is_first && a->reason == REASON_TOO_BIG;
@@ -148,7 +148,7 @@ static __always_inline void dsr_ingress_new_flow(struct __sk_buff *skb, const st
 static __always_inline void dsr_fallback_enter(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	a->reject = REJECT_NONE;
-	a->to.flags &= CT_GUARDED;
+	a->to.kind = FLOW_REMOTE | (a->to.kind & FLOW_HAS_RANGES);
 	a->to.state = CT_NEW;
 	a->to.seq_hi = 0;
 	a->verdict = VERDICT_REWRITE;

@@ -86,8 +86,9 @@ static __always_inline void event_write(struct event *e, const struct packet *p,
 	e->is_leaving = !!(where & EVENT_LEAVING);
 	e->reason = a->reason;
 	e->is_dropped = a->verdict == VERDICT_DROP;
-	e->flags = a->to.flags;
+	e->kind = a->to.kind;
 	e->tcp_flags = p->tcp_flags;
+	e->rule = a->reason == REASON_POLICY || a->reason == REASON_POLICY_AUDIT ? a->rule : 0;
 	__builtin_memset(e->pad, 0, sizeof(e->pad));
 }
 

@@ -138,13 +138,12 @@ static __always_inline __be16 fastpath_link(void *data)
 /* Copies a row. What should leave and comes in takes the slow path, on which its source is asked for.
  * The barrier keeps the compiler from splitting the copy up and keeping the parts on
  * the stack a second time. */
-static __always_inline bool fastpath_copy(const struct ct_entry *row, const struct flow *flow, __u64 sum,
-					  struct ct_entry *to)
+static __always_inline bool fastpath_copy(const struct ct_entry *row, __u64 sum, struct ct_entry *to)
 {
 	bool is_whole = flow_copy(row, sum, to);
 
 	asm volatile("" ::: "memory");
-	return is_whole && flow_comes_in(to) && !flow_leaves(flow, to);
+	return is_whole && flow_is(to, FLOW_COMES_IN) && !flow_leaves(to);
 }
 
 /* The part of the checksum's sum that comes from the key. It is computed before the lookup; otherwise
@@ -201,11 +200,9 @@ static __always_inline bool fastpath_follow(const struct fastpath *p, void *data
 
 /* Copies a row of `ct_pending` if its flow is answered by the backend directly and only the time has
  * to be noted. */
-static __always_inline bool fastpath_is_dsr(const struct ct_entry *row, const struct flow *flow, __u64 sum,
-					    struct ct_entry *to)
+static __always_inline bool fastpath_is_dsr(const struct ct_entry *row, __u64 sum, struct ct_entry *to)
 {
-	return row->flags & CT_DSR && fastpath_copy(row, flow, sum, to) && to->flags & CT_DSR &&
-	       to->state == CT_OPEN;
+	return row->kind & FLOW_DSR && fastpath_copy(row, sum, to) && to->kind & FLOW_DSR && to->state == CT_OPEN;
 }
 
 /* The length of a packet according to its header; zero if the header does not tell. */
@@ -218,28 +215,16 @@ static __always_inline __u32 fastpath_len(const struct fastpath *p, void *data, 
 	return sizeof(struct ipv6hdr) + bpf_ntohs(((struct ipv6hdr *)(data + FASTPATH_L3))->payload_len);
 }
 
-static __always_inline void fastpath_hop(const struct fastpath *p, void *data)
-{
-	struct iphdr *ip = data + FASTPATH_L3;
-
-	if (!fastpath_is_v4(p)) {
-		((struct ipv6hdr *)ip)->hop_limit--;
-		return;
-	}
-	ip->ttl--;
-	ip->check = csum_change(ip->check, (__u16)~bpf_htons(0x100));
-}
-
 /* Writes the encapsulation and the link header into the room in front of an unchanged packet.
  * Returns the change to the sum over the whole packet. */
 static __always_inline __u64 fastpath_encap(const struct fastpath *p, const struct flow *flow, void *data,
 					    const struct ct_entry *to, bool is_geneve)
 {
-	void *inner = data + dsr_encap_room(fastpath_is_v4(p), is_geneve ? DSR_GENEVE : DSR_IPIP),
+	void *inner = data + dsr_encap_room(fastpath_is_v4(p), is_geneve ? FLOW_DSR_GENEVE : FLOW_DSR_IPIP),
 	     *ip = data + FASTPATH_L3;
-	__u64 diff = fastpath_is_v4(p) ? 0 : (__u16)~bpf_htons(1);
+	__u64 diff = rewrite_hop_sum(fastpath_is_v4(p));
 
-	fastpath_hop(p, inner);
+	rewrite_hop(inner + FASTPATH_L3, fastpath_is_v4(p));
 	diff += fastpath_is_v4(p) ? dsr_encap_header4(ip, inner + FASTPATH_L3, to, is_geneve)
 				  : dsr_encap_header6(ip, inner + FASTPATH_L3, to, is_geneve);
 	asm volatile("" : "+r"(diff)); /* added up by now: the stack has no room for its parts */
@@ -295,54 +280,55 @@ static __always_inline bool fastpath_tc_takes(struct __sk_buff *skb, struct acti
 
 /* Reports whether the device accepts a packet with its encapsulation. Merged UDP packets take the
  * slow path, because their segments must not become smaller. */
-static __always_inline bool fastpath_tc_fits(struct __sk_buff *skb, struct action *a, const struct fastpath *plain)
+static __always_inline bool fastpath_tc_fits(struct __sk_buff *skb, struct action *a,
+					     const struct fastpath *offsets)
 {
-	__u32 len = fastpath_len(plain, (void *)(long)skb->data, (void *)(long)skb->data_end);
+	__u32 len = fastpath_len(offsets, (void *)(long)skb->data, (void *)(long)skb->data_end);
 
-	if (!len || (fastpath_proto(plain) == IPPROTO_UDP && skb->gso_size))
+	if (!len || (fastpath_proto(offsets) == IPPROTO_UDP && skb->gso_size))
 		return false;
-	return fastpath_tc_takes(skb, a, len + dsr_encap_room(fastpath_is_v4(plain), dsr_encap_mode(&a->to)));
+	return fastpath_tc_takes(skb, a, len + dsr_encap_room(fastpath_is_v4(offsets), flow_kind(&a->to)));
 }
 
 /* Encapsulates a packet for its backend. */
 static __always_inline bool fastpath_tc_encap(struct __sk_buff *skb, const struct flow *flow,
-					      const struct ct_entry *to, const struct fastpath *plain,
+					      const struct ct_entry *to, const struct fastpath *offsets,
 					      bool is_geneve)
 {
-	__u32 room = dsr_encap_room(fastpath_is_v4(plain), is_geneve ? DSR_GENEVE : DSR_IPIP);
-	__u64 flags = dsr_encap_grow_flags(fastpath_is_v4(plain), fastpath_proto(plain), is_geneve), diff;
+	__u32 room = dsr_encap_room(fastpath_is_v4(offsets), is_geneve ? FLOW_DSR_GENEVE : FLOW_DSR_IPIP);
+	__u64 flags = dsr_encap_grow_flags(fastpath_is_v4(offsets), fastpath_proto(offsets), is_geneve), diff;
 	void *data;
 
 	if (!dsr_encap_grow_by(skb, room, flags, to->dport))
 		return false;
 	data = (void *)(long)skb->data;
-	if (data + room + plain->l4 > (void *)(long)skb->data_end)
+	if (data + room + offsets->l4 > (void *)(long)skb->data_end)
 		return false;
-	diff = fastpath_encap(plain, flow, data, to, is_geneve);
-	if (!fastpath_is_v4(plain) || is_geneve)
+	diff = fastpath_encap(offsets, flow, data, to, is_geneve);
+	if (!fastpath_is_v4(offsets) || is_geneve)
 		bpf_csum_update(skb, csum_fold(diff));
 	return true;
 }
 
 /* Sends a packet to its backend with what its client dialed in an option. */
 static __always_inline bool fastpath_tc_option(struct __sk_buff *skb, const struct flow *flow,
-					       const struct ct_entry *to, const struct fastpath *plain)
+					       const struct ct_entry *to, const struct fastpath *offsets)
 {
-	__u32 room = dsr_encap_room(fastpath_is_v4(plain), DSR_OPT);
+	__u32 room = dsr_encap_room(fastpath_is_v4(offsets), FLOW_DSR_OPT);
 	void *data = (void *)(long)skb->data;
 	__u16 diff;
 
-	if (data + plain->check + sizeof(__u16) > (void *)(long)skb->data_end)
+	if (data + offsets->check + sizeof(__u16) > (void *)(long)skb->data_end)
 		return false;
-	fastpath_rewrite(plain, data, to, true);
-	if (rewrite_skb_replace(skb, plain->check, fastpath_proto(plain), to) ||
-	    !dsr_option_make_room(skb, room, fastpath_proto(plain)))
+	fastpath_rewrite(offsets, data, to, true);
+	if (rewrite_skb_replace(skb, offsets->check, fastpath_proto(offsets), to) ||
+	    !dsr_option_make_room(skb, room, fastpath_proto(offsets)))
 		return false;
 	data = (void *)(long)skb->data;
-	if (data + room + plain->l4 > (void *)(long)skb->data_end)
+	if (data + room + offsets->l4 > (void *)(long)skb->data_end)
 		return false;
-	diff = fastpath_option(plain, data, flow);
-	if (!fastpath_is_v4(plain)) {
+	diff = fastpath_option(offsets, data, flow);
+	if (!fastpath_is_v4(offsets)) {
 		rewrite_skb_sum_ip6(skb, to, true);
 		bpf_csum_update(skb, diff);
 	}
@@ -373,38 +359,38 @@ static __always_inline void fastpath_xdp_copy(void *to, const void *from, __u32 
 
 /* Encapsulates a packet for its backend. */
 static __always_inline bool fastpath_xdp_encap(struct xdp_md *ctx, const struct flow *flow,
-					       const struct ct_entry *to, const struct fastpath *plain,
+					       const struct ct_entry *to, const struct fastpath *offsets,
 					       bool is_geneve)
 {
-	__u32 room = dsr_encap_room(fastpath_is_v4(plain), is_geneve ? DSR_GENEVE : DSR_IPIP);
+	__u32 room = dsr_encap_room(fastpath_is_v4(offsets), is_geneve ? FLOW_DSR_GENEVE : FLOW_DSR_IPIP);
 	void *data;
 
 	if (bpf_xdp_adjust_head(ctx, -(int)room))
 		return false;
 	data = (void *)(long)ctx->data;
-	if (data + room + plain->l4 > (void *)(long)ctx->data_end)
+	if (data + room + offsets->l4 > (void *)(long)ctx->data_end)
 		return false;
-	fastpath_encap(plain, flow, data, to, is_geneve);
+	fastpath_encap(offsets, flow, data, to, is_geneve);
 	return true;
 }
 
 /* Sends a packet to its backend with what its client dialed in an option. */
 static __always_inline bool fastpath_xdp_option(struct xdp_md *ctx, const struct flow *flow,
-						const struct ct_entry *to, const struct fastpath *plain)
+						const struct ct_entry *to, const struct fastpath *offsets)
 {
-	__u32 room = dsr_encap_room(fastpath_is_v4(plain), DSR_OPT);
+	__u32 room = dsr_encap_room(fastpath_is_v4(offsets), FLOW_DSR_OPT);
 	void *data = (void *)(long)ctx->data;
 
-	if (data + plain->check + sizeof(__u16) > (void *)(long)ctx->data_end)
+	if (data + offsets->check + sizeof(__u16) > (void *)(long)ctx->data_end)
 		return false;
-	fastpath_rewrite(plain, data, to, true);
-	rewrite_check(data + plain->check, fastpath_proto(plain), to);
+	fastpath_rewrite(offsets, data, to, true);
+	rewrite_check(data + offsets->check, fastpath_proto(offsets), to);
 	if (bpf_xdp_adjust_head(ctx, -(int)room))
 		return false;
 	data = (void *)(long)ctx->data;
-	if (data + room + plain->l4 > (void *)(long)ctx->data_end)
+	if (data + room + offsets->l4 > (void *)(long)ctx->data_end)
 		return false;
-	fastpath_xdp_copy(data, data + room, plain->l4);
-	fastpath_option(plain, data, flow);
+	fastpath_xdp_copy(data, data + room, offsets->l4);
+	fastpath_option(offsets, data, flow);
 	return true;
 }

@@ -117,8 +117,7 @@ static __always_inline long flow_table_replace(const struct flow *flow, const st
 	return stage == TABLE_NEW ? -ENOENT : bpf_map_update_elem(&ct_old, flow, row, BPF_EXIST);
 }
 
-/* Deletes from the old map first: the program that carries a row over checks there again
- * afterward. */
+/* Deletes from the old map first: the program that carries a row over checks there again. */
 static __always_inline void flow_table_delete(const struct flow *flow)
 {
 	__u32 stage = cfg.growing ? flow_table_stage() : TABLE_NEW;
@@ -149,7 +148,7 @@ static __always_inline __u16 flow_checksum(const struct flow *flow, const struct
 {
 	const __u64 *word = (const __u64 *)row;
 	__u64 sum = flow_hash_sum(flow) + flow_hash_sum_addrs(word, flow_hash_factor + 5) +
-		    row->flags * flow_hash_factor[12];
+		    row->kind * flow_hash_factor[12];
 
 	for (int i = 4; i < 7; i++)
 		sum += word[i] * flow_hash_factor[5 + i];
@@ -170,7 +169,7 @@ static __always_inline bool flow_copy(const struct ct_entry *row, __u64 sum, str
 		if (i < 7)
 			sum += (i < 4 ? __builtin_bswap64(word) : word) * flow_hash_factor[5 + i];
 	}
-	sum += out->flags * flow_hash_factor[12];
+	sum += out->kind * flow_hash_factor[12];
 	return sum >> 48 == out->checksum;
 }
 
@@ -253,6 +252,14 @@ static __always_inline void flow_set_ports(struct flow *flow, __be16 sport, __be
 	__builtin_memcpy((__u64 *)flow + 4, &word, sizeof(word));
 }
 
+/* Writes a flow with both ends exchanged. */
+static __always_inline void flow_turn(struct flow *out, const struct flow *flow)
+{
+	out->saddr = flow->daddr;
+	out->daddr = flow->saddr;
+	flow_set_ports(out, flow->dport, flow->sport, flow->proto);
+}
+
 /* The flow of the other direction: what replies to packets that leave as the row says. */
 static __always_inline struct flow flow_reverse(const struct flow *flow, const struct ct_entry *row)
 {
@@ -274,36 +281,65 @@ static __always_inline void flow_finish(const struct flow *flow, struct ct_entry
 	row->checksum = flow_checksum(flow, row);
 }
 
-/* Where a packet is, other than coming in from outside. */
-enum ct_side {
-	CT_LEAVING,  /* leaving the node by a device to the outside */
-	CT_FROM_POD, /* coming from a pod's device */
-	CT_TO_POD,
+/* Where packets of a flow are translated, and what else its kind says. */
+enum flow_place {
+	FLOW_COMES_IN = 1, /* coming in by a device from outside */
+	FLOW_LEAVES = 2,   /* leaving the node by a device to the outside */
+	FLOW_FROM_POD = 4, /* coming from a pod's device */
+	FLOW_TO_POD = 8,
+	FLOW_STACK = 16,      /* the stack routes it: its row has no route */
+	FLOW_LENDS_PORT = 32, /* the client appears with an address of this node and a port that is lent */
 };
 
-/* Reports whether packets of a row are translated at this place. */
-static __always_inline bool flow_is_at(const struct ct_entry *row, enum ct_side side)
-{
-	__u8 flags = row->flags & (CT_REPLY | CT_POD | CT_POD_FLOW | CT_NODE);
+/* The table: for requests and for replies of each kind. Replies of a backend on this node may also come
+ * in by a device, if the backend is behind one. */
+/* clang-format off */
+#define FLOW_PLACES(ROW) \
+	ROW(FLOW_REMOTE,      FLOW_COMES_IN | FLOW_LENDS_PORT,               FLOW_COMES_IN)                                 | \
+	ROW(FLOW_LOCAL,       FLOW_COMES_IN | FLOW_STACK,                    FLOW_LEAVES | FLOW_COMES_IN | FLOW_STACK)      | \
+	ROW(FLOW_MASQUERADED, FLOW_LEAVES | FLOW_STACK | FLOW_LENDS_PORT,    FLOW_COMES_IN | FLOW_STACK)                    | \
+	ROW(FLOW_POD,         FLOW_FROM_POD | FLOW_STACK,                    FLOW_TO_POD | FLOW_STACK)                      | \
+	ROW(FLOW_POD_SELF,    FLOW_FROM_POD | FLOW_STACK | FLOW_LENDS_PORT,  FLOW_TO_POD | FLOW_STACK)                      | \
+	ROW(FLOW_HOST,        FLOW_LEAVES | FLOW_LENDS_PORT,                 FLOW_COMES_IN | FLOW_FROM_POD | FLOW_STACK)    | \
+	ROW(FLOW_HOST_LOCAL,  FLOW_LEAVES | FLOW_STACK,                      FLOW_LEAVES | FLOW_COMES_IN | FLOW_STACK)      | \
+	ROW(FLOW_DSR_IPIP,    FLOW_COMES_IN,                                 0)                                             | \
+	ROW(FLOW_DSR_GENEVE,  FLOW_COMES_IN,                                 0)                                             | \
+	ROW(FLOW_DSR_OPT,     FLOW_COMES_IN,                                 0)
+/* clang-format on */
 
-	if (side == CT_FROM_POD)
-		return (flags & (CT_REPLY | CT_POD_FLOW)) == CT_POD_FLOW || flags == (CT_REPLY | CT_POD | CT_NODE);
-	if (side == CT_TO_POD)
-		return (flags & (CT_REPLY | CT_POD_FLOW)) == (CT_REPLY | CT_POD_FLOW);
-	return !(flags & CT_POD_FLOW) && (!(flags & CT_REPLY) == !!(flags & CT_POD) || flags == CT_NODE);
+/* A bit for each kind and direction: of the table and a place the compiler makes one constant. */
+#define FLOW_BITS(kind, requests, replies)                                                                         \
+	((__u32) !!((requests) & place) << (kind) | (__u32) !!((replies) & place) << ((kind) + FLOW_REPLY))
+
+/* Reports what the table says of packets of a row. The place must be a constant: otherwise the table is
+ * read entry by entry. */
+static __always_inline bool flow_is(const struct ct_entry *row, enum flow_place place)
+{
+	return (FLOW_PLACES(FLOW_BITS)) >> (row->kind & (FLOW_KIND | FLOW_REPLY)) & 1;
+}
+
+static __always_inline enum flow_kind flow_kind(const struct ct_entry *row)
+{
+	return row->kind & FLOW_KIND;
+}
+
+/* Reports whether a pod of this node began a flow to a service, by packets. */
+static __always_inline bool flow_is_of_pod(const struct ct_entry *row)
+{
+	return flow_kind(row) == FLOW_POD || flow_kind(row) == FLOW_POD_SELF;
+}
+
+/* Reports whether this node itself did. */
+static __always_inline bool flow_is_of_host(const struct ct_entry *row)
+{
+	return flow_kind(row) == FLOW_HOST || flow_kind(row) == FLOW_HOST_LOCAL;
 }
 
 /* Reports whether a packet that came in by a device has a row for packets that leave or that a pod
  * sends: then an outside host pretends to be one of our pods, or this node. */
 static __always_inline bool flow_is_astray(const struct ct_entry *row)
 {
-	return !(row->flags & CT_REPLY) && row->flags & (CT_POD | CT_POD_FLOW | CT_NODE);
-}
-
-/* Reports whether packets of a row are translated where they come in by a device. */
-static __always_inline bool flow_comes_in(const struct ct_entry *row)
-{
-	return !(row->flags & CT_POD_FLOW) && !flow_is_astray(row);
+	return !(row->kind & FLOW_REPLY) && !flow_is(row, FLOW_COMES_IN);
 }
 
 /* Reports whether a row translates to the reverse of a flow: then each row undoes what the other
@@ -320,7 +356,7 @@ static __noinline int flow_is_whole(const struct flow *flow, const struct ct_ent
 	struct flow back = flow_reverse(flow, row);
 	struct ct_entry *reply = bpf_map_lookup_elem(&ct_pending, &back);
 
-	return row->flags & (CT_REPLY | CT_DSR) || (reply && flow_leads(reply, flow));
+	return row->kind & (FLOW_REPLY | FLOW_DSR) || (reply && flow_leads(reply, flow));
 }
 
 /* Copies the row of a flow, for packets that neither begin nor extend one. Not static, so that the
@@ -385,11 +421,14 @@ enum reject {
 };
 
 struct action {
-	__u8 verdict;	    /* enum verdict */
-	__u8 reason;	    /* enum reason, for a drop */
-	__u8 reject;	    /* enum reject, to a dropped packet */
-	bool is_first;	    /* first packet of a flow, which may still be sent another way */
-	__u32 mtu;	    /* for REJECT_TOO_BIG */
+	__u8 verdict;  /* enum verdict */
+	__u8 reason;   /* enum reason, for a drop */
+	__u8 reject;   /* enum reject, to a dropped packet */
+	bool is_first; /* first packet of a flow, which may still be sent another way */
+	union {
+		__u32 mtu;  /* for REJECT_TOO_BIG */
+		__u32 rule; /* for REASON_POLICY and REASON_POLICY_AUDIT */
+	};
 	struct ct_entry to; /* for a rewrite */
 };
 
@@ -449,13 +488,13 @@ static __always_inline void flow_reply_row(const struct flow *flow, const struct
 	row->daddr = flow->saddr;
 	row->sport = flow->dport;
 	row->dport = flow->sport;
-	row->flags = CT_REPLY | there->flags | (there->flags & CT_NODE ? CT_STACK : 0);
+	row->kind = FLOW_REPLY | there->kind;
 	row->seen = flow_now();
 }
 
-/* Reports whether packets of a row leave the node rather than come in: answers of a backend on this
- * node to a client by the client's own address. A row of the node's own flow looks alike. */
-static __always_inline bool flow_leaves(const struct flow *flow, const struct ct_entry *row)
+/* Reports whether packets of a row leave the node rather than come in: replies of a backend on this
+ * node to a client by the client's own address. */
+static __always_inline bool flow_leaves(const struct ct_entry *row)
 {
-	return (row->flags & (CT_REPLY | CT_NODE)) == CT_REPLY && addr_equal(&flow->daddr, &row->daddr);
+	return (row->kind & (FLOW_KIND | FLOW_REPLY)) == (FLOW_LOCAL | FLOW_REPLY);
 }

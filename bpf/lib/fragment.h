@@ -5,9 +5,14 @@
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
 #include <linux/pkt_cls.h>
+#include <linux/tcp.h>
 #include <linux/types.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
 #include "count.h"
@@ -40,18 +45,15 @@ static __always_inline __u32 fragment_checksum(const struct datagram *key, const
 	return flow_hash_mix(flow_hash_mix(hash, word[0]), value->proto) >> 32;
 }
 
-/* Stores the ports of a first fragment for the later ones. If that fails the first fragment is
- * useless, and is dropped. */
-__noinline int fragment_remember(const struct packet *p, struct action *a)
+/* Stores the ports of a first fragment for the later ones. Not static, so that the verifier walks it only
+ * once. */
+__noinline int fragment_store(const struct packet *p)
 {
 	struct datagram_flow value = { .seen = flow_now() };
 	struct datagram key;
 
-	if (!p || !a)
-		return 0;
-	if (p->flow.proto == IPPROTO_SCTP && (p->flow.sport != a->to.sport || p->flow.dport != a->to.dport))
-		/* the checksum's change depends on how much is still to come */
-		return flow_drop(a, REASON_FRAGMENT);
+	if (!p)
+		return false;
 	key = fragment_key(p);
 	value.sport = p->flow.sport;
 	value.dport = p->flow.dport;
@@ -60,8 +62,19 @@ __noinline int fragment_remember(const struct packet *p, struct action *a)
 	if (!bpf_map_update_elem(&frags, &key, &value, BPF_NOEXIST))
 		count_lru_made(LRU_FRAGS);
 	else if (bpf_map_update_elem(&frags, &key, &value, BPF_ANY))
+		return false;
+	return true;
+}
+
+/* The same for one that is translated. If that fails the first fragment is useless, and is dropped. */
+__noinline int fragment_remember(const struct packet *p, struct action *a)
+{
+	if (!p || !a)
+		return 0;
+	/* the checksum's change depends on how much is still to come */
+	if (p->flow.proto == IPPROTO_SCTP && (p->flow.sport != a->to.sport || p->flow.dport != a->to.dport))
 		return flow_drop(a, REASON_FRAGMENT);
-	return 0;
+	return fragment_store(p) ? 0 : flow_drop(a, REASON_FRAGMENT);
 }
 
 /* Returns the mark of a datagram, which a few others share. */
@@ -176,12 +189,12 @@ static __always_inline bool fragment_early_is_stranger(const struct early_mark *
 	return stranger >> 32 == hash >> 32 && flow_now() - (__u32)stranger <= FRAGMENT_TICKS;
 }
 
-static __always_inline bool fragment_early_take(struct late *row)
+static __always_inline bool fragment_early_take(struct early_slot *row)
 {
 	return !__sync_val_compare_and_swap(&row->busy, 0, 1);
 }
 
-static __always_inline void fragment_early_release(struct late *row)
+static __always_inline void fragment_early_release(struct early_slot *row)
 {
 	__sync_lock_test_and_set(&row->busy, 0);
 }
@@ -206,7 +219,7 @@ static __always_inline bool fragment_early_copy(struct __sk_buff *skb, const str
 {
 	__u32 turn = __sync_fetch_and_add(&tally->kept, 1) % EARLY_FRAMES, len = skb->len;
 	struct early_frame *frame = bpf_map_lookup_elem(&early_frames, &turn);
-	struct late *row = bpf_map_lookup_elem(&late, &turn);
+	struct early_slot *row = bpf_map_lookup_elem(&early_slots, &turn);
 
 	if (!row || !frame || !fragment_early_fits(&len) || !fragment_early_take(row))
 		return false;
@@ -245,7 +258,7 @@ __noinline int fragment_early_keep(struct __sk_buff *skb, const struct packet *p
 }
 
 /* Turns a packet into the one that waits in a row, and frees the row. */
-static __always_inline bool fragment_early_become(struct __sk_buff *skb, struct late *row, __u32 turn)
+static __always_inline bool fragment_early_become(struct __sk_buff *skb, struct early_slot *row, __u32 turn)
 {
 	struct early_frame *frame = bpf_map_lookup_elem(&early_frames, &turn);
 	__u32 len = row->len;
@@ -270,7 +283,7 @@ struct early_return {
 __noinline int fragment_early_send(struct __sk_buff *skb, const struct packet *p, __u32 turn,
 				   struct early_return *r)
 {
-	struct late *row = bpf_map_lookup_elem(&late, &turn);
+	struct early_slot *row = bpf_map_lookup_elem(&early_slots, &turn);
 	struct datagram key;
 	bool whole = true;
 
@@ -310,4 +323,17 @@ static __noinline int fragment_early_serve(struct __sk_buff *skb, const struct p
 		return 0;
 	__sync_fetch_and_add(&tally->returned, r.count);
 	return bpf_redirect(r.from, BPF_F_INGRESS);
+}
+
+/* Reports whether the header of TCP or SCTP goes on in the next fragment: what stands behind the end of
+ * this one in the frame is not it. */
+static __always_inline bool fragment_is_cut(struct __sk_buff *skb, const struct packet *p)
+{
+	__u32 at = p->is_v4 ? offsetof(struct iphdr, tot_len) : offsetof(struct ipv6hdr, payload_len);
+	__be16 len;
+
+	if (!packet_shakes_hands(p))
+		return false;
+	return bpf_skb_load_bytes(skb, p->l3 + at, &len, sizeof(len)) ||
+	       bpf_ntohs(len) + (p->is_v4 ? 0 : sizeof(struct ipv6hdr)) < p->l4 - p->l3 + sizeof(struct tcphdr);
 }

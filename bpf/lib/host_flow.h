@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* This file contains packets that this node itself sends to a service without a socket program having
- * pointed their socket at a backend (CT_NODE): from raw and kernel sockets, SCTP, and processes
+ * pointed their socket at a backend: from raw and kernel sockets, SCTP, and processes
  * outside the cgroup. The kernel sends them by the default route, so they are caught as they leave
  * by a device to the outside, and redirected to their backend: by the same device, another one or
  * the tunnel, or to a pod of this node. The backend sees the node's address, and its replies are
@@ -52,12 +52,12 @@ static __always_inline void host_flow_set_kind(const struct packet *p, struct ac
 {
 	struct addr to = a->to.daddr; /* as in flow_known */
 
-	a->to.flags = (a->to.flags & CT_GUARDED) | CT_NODE;
+	a->to.kind &= ~FLOW_KIND;
 	if (!is_here || bpf_map_lookup_elem(&pods, &to)) {
-		a->to.flags |= CT_POD;
+		a->to.kind |= FLOW_HOST;
 		return;
 	}
-	a->to.flags |= CT_STACK;
+	a->to.kind |= FLOW_HOST_LOCAL;
 	a->to.saddr = p->flow.daddr;
 }
 

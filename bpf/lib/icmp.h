@@ -67,32 +67,6 @@ static __noinline int icmp_echo_answer(void *data, void *end, const struct packe
 	return true;
 }
 
-/* Reports whether a message type is an error that quotes a packet. Redirects are not handled: they
- * concern only the path to the next router. */
-static __always_inline bool icmp_is_error(const struct packet *p, __u8 type)
-{
-	if (p->is_v4)
-		return type == ICMP4_UNREACHABLE || type == ICMP4_EXPIRED || type == ICMP4_PARAMETER;
-	return type >= ICMP6_UNREACHABLE && type <= ICMP6_PARAMETER;
-}
-
-/* Parses the packet that an error quotes. It is always truncated, but the ports have to be
- * there. */
-static __noinline int icmp_quote(struct packet *quote, const struct packet *p, void *data, void *end)
-{
-	struct icmp *icmp = packet_at(data, end, p->l4, sizeof(*icmp));
-	__u32 at = p->l4 + sizeof(*icmp), stop = packet_end(data, end, p);
-	int parsed;
-
-	__builtin_memset(quote, 0, sizeof(*quote));
-	asm volatile("" : "+r"(at)); /* in one register, for the reason given at packet_at */
-	if (p->is_fragment || !icmp || !icmp_is_error(p, icmp->type) || at > PACKET_L4_MOST)
-		return PARSED_OTHER;
-	parsed = p->is_v4 ? packet_parse4(quote, data, end, at) : packet_parse6(quote, data, end, at);
-	quote->stop = stop > 0xffff ? 0xffff : stop;
-	return quote->l4 + sizeof(struct udphdr) > stop ? PARSED_OTHER : parsed;
-}
-
 /* An error about a packet takes the path of the replies to that packet. It changes no state of the
  * flow: it may be forged, and only the two ends can judge it. */
 static __noinline int icmp_decide(const struct packet *p, const struct packet *quote, struct action *a)

@@ -68,8 +68,7 @@ static __always_inline __u32 lb_outside_scope(const struct service *service)
 struct choice {
 	struct backend *backend;
 	__u32 row;
-	/* enum dsr_mode, for the packet programs: how the service forwards its packets */
-	__u32 direct;
+	__u32 kind; /* enum flow_kind, for the packet programs: of the flow, if the backend is on another node */
 };
 
 /* Reports whether a remembered row still belongs to a scope of the service. */

@@ -323,8 +323,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, EARLY_FRAMES);
 	__type(key, __u32);
-	__type(value, struct late);
-} late SEC(".maps");
+	__type(value, struct early_slot);
+} early_slots SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* This file contains how pods of this node reach the outside, where their addresses are unknown: their
  * packets get an address of the node as they leave by a device. It is the NAT for incoming flows in
- * reverse: the same rows, ports and proofs, but requests leave and replies come in (CT_POD).
+ * reverse: the same rows, ports and proofs, but requests leave and replies come in (FLOW_MASQUERADED).
  *
  * Destinations in the cluster, and those that the agent was told have routes to pods, see the pod's
  * own address. So does a client that contacted a pod first, by the pod's own address: its packets
@@ -86,7 +86,7 @@ static __always_inline void masquerade_target(struct __sk_buff *skb, const struc
 	a->to.daddr = p->flow.daddr;
 	a->to.sport = p->flow.sport;
 	a->to.dport = p->flow.dport;
-	a->to.flags = CT_POD | CT_STACK;
+	a->to.kind = FLOW_MASQUERADED;
 }
 
 /* A packet without ports or an identifier cannot share an address: its replies could be for any
@@ -137,7 +137,7 @@ static __always_inline int masquerade_admit(const struct packet *p, struct flow 
 	row->daddr = flow->daddr;
 	row->sport = flow->sport;
 	row->dport = flow->dport;
-	row->flags = CT_STACK;
+	row->kind = FLOW_LOCAL;
 	row->seen = 0;
 	row->seq_hi = p->flow.proto == IPPROTO_TCP && p->seq ? seq_high(p->seq) : 0;
 	flow_finish(flow, row);
@@ -154,7 +154,7 @@ static __noinline int masquerade_note(const struct packet *p)
 		.daddr = p->flow.saddr,
 		.sport = p->flow.dport,
 		.dport = p->flow.sport,
-		.flags = CT_REPLY | CT_STACK,
+		.kind = FLOW_LOCAL | FLOW_REPLY,
 		.seen = flow_now(),
 	};
 	struct flow back = { .saddr = row.saddr, .daddr = row.daddr };

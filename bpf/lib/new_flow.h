@@ -35,9 +35,9 @@
  * may talk to the same backend, so they get none of those sockets' ports. */
 static __always_inline bool new_flow_keeps_port(const struct packet *p, const struct ct_entry *there)
 {
-	if (there->flags & CT_NODE && bpf_ntohs(p->flow.sport) < FIRST_USUAL_PORT)
+	if (flow_kind(there) == FLOW_HOST && bpf_ntohs(p->flow.sport) < FIRST_USUAL_PORT)
 		return true;
-	return (there->flags & (CT_STACK | CT_POD)) == CT_STACK;
+	return !flow_is(there, FLOW_LENDS_PORT);
 }
 
 /* Claims a key for the reply. Returns an enum snat_outcome. */
@@ -104,13 +104,13 @@ static __always_inline int new_flow_write(const struct packet *p, const struct c
 /* Reports whether the backend should see another source address than the client's. */
 static __always_inline bool new_flow_is_masqueraded(const struct ct_entry *there)
 {
-	return !(there->flags & CT_NODE) && (there->flags & (CT_STACK | CT_POD)) != CT_STACK;
+	return flow_is(there, FLOW_LENDS_PORT) && flow_kind(there) != FLOW_HOST;
 }
 
 /* Where a flow begins. */
 static __always_inline enum hook new_flow_hook(const struct packet *p, const struct action *a)
 {
-	if (a->to.flags & CT_POD_FLOW)
+	if (flow_is_of_pod(&a->to))
 		return HOOK_POD;
 	return p->bounces ? HOOK_XDP : HOOK_TC;
 }
@@ -166,7 +166,7 @@ static __always_inline enum reason new_flow_backend(const struct packet *p, cons
 	if (svc->kind == SVC_LOAD_BALANCER && !cluster_ranges_allow(service, index, &p->flow.saddr))
 		return REASON_SOURCE_RANGE;
 	scope = lb_scope(service, svc, from_pod);
-	choice->direct = from_pod || p->is_forwarded ? 0 : dsr_option_mode(p, service->flags & SERVICE_DSR);
+	choice->kind = from_pod || p->is_forwarded ? FLOW_REMOTE : dsr_kind(p, service);
 	if (service->affinity_seconds)
 		state = lb_affinity_find(&key, service, scope, choice);
 	if (state == AFFINITY_HOLDS)
@@ -189,18 +189,16 @@ static __always_inline enum reject new_flow_refusal(const struct packet *p, __u3
 	return new_flow_reject(p);
 }
 
-/* Returns the flags of a flow. A pod keeps its address wherever the backend is, unless it is its
+/* Returns the kind of a flow. A pod keeps its address wherever the backend is, unless it is its
  * own backend: then its reply would not leave it. */
-static __always_inline __u8 new_flow_flags(const struct packet *p, const struct svc *svc,
-					   const struct choice *choice, bool from_pod)
+static __always_inline __u8 new_flow_kind(const struct packet *p, const struct svc *svc,
+					  const struct choice *choice, bool from_pod)
 {
-	__u8 flags = svc->kind == SVC_LOAD_BALANCER ? CT_GUARDED : 0;
+	__u8 ranges = svc->kind == SVC_LOAD_BALANCER ? FLOW_HAS_RANGES : 0;
 
 	if (!from_pod)
-		return flags | (choice->backend->flags & BACKEND_LOCAL ? CT_STACK : choice->direct);
-	if (addr_equal(&choice->backend->addr, &p->flow.saddr))
-		flags |= CT_POD;
-	return flags | CT_STACK | CT_POD_FLOW;
+		return ranges | (choice->backend->flags & BACKEND_LOCAL ? FLOW_LOCAL : choice->kind);
+	return ranges | (addr_equal(&choice->backend->addr, &p->flow.saddr) ? FLOW_POD_SELF : FLOW_POD);
 }
 
 /* Points the first packet of a flow at a backend of a service. */
@@ -223,7 +221,7 @@ static __always_inline int new_flow_choose(const struct packet *p, struct svc *s
 	a->to.daddr = choice.backend->addr;
 	a->to.sport = p->flow.sport;
 	a->to.dport = choice.backend->port;
-	a->to.flags = new_flow_flags(p, svc, &choice, from_pod);
+	a->to.kind = new_flow_kind(p, svc, &choice, from_pod);
 	return choice.backend->flags & BACKEND_LOCAL;
 }
 
@@ -281,7 +279,7 @@ static __always_inline int new_flow_enter_dsr(void *ctx, const struct packet *p,
 	flow_finish(&p->flow, &a->to);
 	a->to.seen = flow_now();
 	if (!dsr_option_is_mode(a)) {
-		a->to.addr_diff = a->to.seen;
+		a->to.created = a->to.seen;
 		a->to.checksum = flow_checksum(&p->flow, &a->to);
 	}
 	a->to.state = dsr_client_state(p, CT_ANSWERED);
@@ -304,7 +302,7 @@ static __always_inline int new_flow_decide(void *ctx, const struct packet *p, st
 		a->is_first = true;
 		return 0;
 	}
-	if (!from_pod && a->to.flags & CT_DSR)
+	if (!from_pod && a->to.kind & FLOW_DSR)
 		new_flow_enter_dsr(ctx, p, a);
 	else
 		new_flow_enter(ctx, p, a);

@@ -81,6 +81,12 @@ struct packet {
 	bool is_forwarded : 1;
 	/* likewise: this node forwarded it to another node, which gave it back */
 	bool is_returned : 1;
+	/* likewise: policies are about the pod that sent it */
+	bool has_policy : 1;
+	/* likewise: those about the pod that receives it have accepted its flow */
+	bool is_accepted : 1;
+	/* likewise: policy_flow_admits was asked about its sender, as it is now */
+	bool is_read : 1;
 	__u8 lacks; /* likewise, an enum lacks */
 };
 
@@ -139,6 +145,10 @@ enum icmp6 {
 	ICMP6_PARAMETER = 4,
 	ICMP6_ECHO = 128,
 	ICMP6_ECHO_REPLY = 129,
+	/* first and last of the types for the link only: multicast listeners, routers and
+	 * neighbors */
+	ICMP6_LINK_FIRST = 130,
+	ICMP6_LINK_LAST = 143,
 	ICMP6_CODE_PORT = 4,
 };
 
@@ -363,6 +373,32 @@ static __always_inline enum parsed packet_parse(struct packet *p, void *data, vo
 	if (proto == bpf_htons(ETH_P_IPV6))
 		return packet_parse6(p, data, end, at);
 	return PARSED_OTHER;
+}
+
+/* Reports whether a message type is an error that quotes a packet. Redirects are not handled: they
+ * concern only the path to the next router. */
+static __always_inline bool packet_is_error(const struct packet *p, __u8 type)
+{
+	if (p->is_v4)
+		return type == ICMP4_UNREACHABLE || type == ICMP4_EXPIRED || type == ICMP4_PARAMETER;
+	return type >= ICMP6_UNREACHABLE && type <= ICMP6_PARAMETER;
+}
+
+/* Parses the packet that an error quotes. It is always truncated, but the ports have to be
+ * there. */
+static __noinline int packet_quote(struct packet *quote, const struct packet *p, void *data, void *end)
+{
+	struct icmp *icmp = packet_at(data, end, p->l4, sizeof(*icmp));
+	__u32 at = p->l4 + sizeof(*icmp), stop = packet_end(data, end, p);
+	int parsed;
+
+	__builtin_memset(quote, 0, sizeof(*quote));
+	asm volatile("" : "+r"(at)); /* in one register, for the reason given at packet_at */
+	if (p->is_fragment || !icmp || !packet_is_error(p, icmp->type) || at > PACKET_L4_MOST)
+		return PARSED_OTHER;
+	parsed = p->is_v4 ? packet_parse4(quote, data, end, at) : packet_parse6(quote, data, end, at);
+	quote->stop = stop > 0xffff ? 0xffff : stop;
+	return quote->l4 + sizeof(struct udphdr) > stop ? PARSED_OTHER : parsed;
 }
 
 /* Reports whether a packet without a row begins its flow, as far as its flags tell. */

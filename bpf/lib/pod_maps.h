@@ -13,6 +13,8 @@ enum pod_flag {
 	POD_UNCHECKED = 1, /* it may send from addresses that are not its own */
 	/* its connections use BBR, unless they choose another congestion control */
 	POD_BBR = 2,
+	/* a policy is about it, or that is not known yet: policy_pods says what it says */
+	POD_POLICY = 4,
 };
 
 /* The proxy on the node that gets a pod's TCP connections, see proxy.h. Zero: none. */

@@ -46,7 +46,7 @@ __noinline int ranges_keep(const struct flow *flow, const struct ct_entry *row)
 	if (!flow || !row)
 		return false;
 	to.proto = flow->proto;
-	if (row->flags & CT_REPLY) {
+	if (row->kind & FLOW_REPLY) {
 		to.addr = row->saddr;
 		to.port = row->sport;
 		client = row->daddr;
@@ -66,7 +66,7 @@ static __always_inline bool ranges_are_due(const struct ct_entry *row, const __u
 	struct range_epoch *range_epoch;
 	__u32 zero = 0;
 
-	if (!(row->flags & CT_GUARDED))
+	if (!(row->kind & FLOW_HAS_RANGES))
 		return false;
 	range_epoch = bpf_map_lookup_elem(&range_epochs, &zero);
 	return !range_epoch || !flow_route_epoch(row) || flow_route_is_old(before, &range_epoch->changed);
@@ -103,7 +103,7 @@ static __noinline int ranges_cut(const struct packet *p, struct action *a)
 /* Drops a packet and ends its flow if the client may no longer have it. */
 static __always_inline bool ranges_enforce(const struct packet *p, struct action *a)
 {
-	if (!(a->to.flags & CT_GUARDED) || ranges_keep(&p->flow, &a->to))
+	if (!(a->to.kind & FLOW_HAS_RANGES) || ranges_keep(&p->flow, &a->to))
 		return false;
 	ranges_cut(p, a);
 	return true;

@@ -32,12 +32,12 @@ enum reason {
 	REASON_TOO_BIG,	      /* exceeds the next link's MTU and must not be fragmented: dropped */
 	REASON_STRAY,	      /* forwarded by another node, but not to a frontend, or given back too
 				 late: dropped */
-	REASON_GIVEN_BACK,    /* replies would not leave by a device of ours: carried on by the node
+	REASON_DSR_RETURNED,  /* replies would not leave by a device of ours: carried on by the node
 				 that forwarded the packet here */
 	REASON_NO_PORTS,      /* from a pod, needs the node's address but has no ports: dropped */
 	REASON_SPOOFED,	      /* a pod used a source address that is not its own: dropped */
 	REASON_SPOOFED_LINK,  /* likewise, a MAC address: dropped */
-	REASON_NEIGHBOUR,     /* a pod claimed another's address by ARP or ND: dropped */
+	REASON_NEIGHBOR,      /* a pod claimed another's address by ARP or ND: dropped */
 	REASON_ROUTER,	      /* a pod posed as a router: dropped */
 	REASON_DHCP,	      /* likewise, as a DHCP server: dropped */
 	REASON_LOOPBACK,      /* from a pod to a loopback address: dropped */
@@ -59,6 +59,8 @@ enum reason {
 	REASON_PORT_TAKEN,    /* no port was free, so one of a half-open flow was taken: carried on */
 	REASON_NO_SERVICE,    /* to an address of Services where none has that port, or that none has:
 				 refused */
+	REASON_POLICY,	      /* a NetworkPolicy or ClusterNetworkPolicy denies it: dropped */
+	REASON_POLICY_AUDIT,  /* likewise, but policies are only audited: carried on */
 	REASONS,
 };
 

@@ -41,14 +41,38 @@ static __always_inline bool rewrite_sctp(void *data, void *end, const struct pac
 	return true;
 }
 
+/* Here, and nowhere else, a packet loses a hop, as at any router. Returns how the sum over the IPv4 header
+ * changes; what is rewritten besides is added to that before the header's checksum is changed. */
+static __always_inline __u16 rewrite_hop4(struct iphdr *ip)
+{
+	ip->ttl--;
+	return ~bpf_htons(0x100);
+}
+
+static __always_inline void rewrite_hop(void *ip, bool is_v4)
+{
+	struct iphdr *ip4 = ip;
+	struct ipv6hdr *ip6 = ip;
+
+	if (is_v4)
+		ip4->check = csum_change(ip4->check, rewrite_hop4(ip4));
+	else
+		ip6->hop_limit--;
+}
+
+/* How the sum over the whole packet changes by that, which a device may have computed: in IPv4 the
+ * header's checksum compensates. */
+static __always_inline __u16 rewrite_hop_sum(bool is_v4)
+{
+	return is_v4 ? 0 : ~bpf_htons(1);
+}
+
 static __always_inline void rewrite_ip4(struct iphdr *ip, const struct ct_entry *to, bool forward)
 {
 	__u32 diff = to->addr_diff;
 
-	if (forward) {
-		ip->ttl--;
-		diff += (__u16)~bpf_htons(0x100);
-	}
+	if (forward)
+		diff += rewrite_hop4(ip);
 	ip->saddr = to->saddr.word[3];
 	ip->daddr = to->daddr.word[3];
 	ip->check = csum_change(ip->check, diff);
@@ -61,7 +85,7 @@ static __always_inline void rewrite_ip6(struct ipv6hdr *ip, const struct ct_entr
 	__u64 *addrs = (void *)&ip->saddr;
 
 	if (forward)
-		ip->hop_limit--;
+		rewrite_hop(ip, false);
 	for (int i = 0; i < 4; i++)
 		addrs[i] = from[i];
 }
@@ -122,21 +146,11 @@ static __always_inline bool rewrite_ip(void *data, void *end, const struct packe
 
 static __always_inline bool rewrite_hops(void *data, void *end, const struct packet *p)
 {
-	struct ipv6hdr *ip6;
-	struct iphdr *ip;
+	void *ip = packet_at(data, end, p->l3, p->is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
 
-	if (p->is_v4) {
-		ip = packet_at(data, end, p->l3, sizeof(*ip));
-		if (!ip)
-			return false;
-		ip->ttl--;
-		ip->check = csum_change(ip->check, (__u16)~bpf_htons(0x100));
-		return true;
-	}
-	ip6 = packet_at(data, end, p->l3, sizeof(*ip6));
-	if (!ip6)
+	if (!ip)
 		return false;
-	ip6->hop_limit--;
+	rewrite_hop(ip, p->is_v4);
 	return true;
 }
 
@@ -199,7 +213,7 @@ static __always_inline int rewrite_skb_replace(struct __sk_buff *skb, __u32 chec
 
 static __always_inline void rewrite_skb_sum_ip6(struct __sk_buff *skb, const struct ct_entry *to, bool forward)
 {
-	bpf_csum_update(skb, (__u32)to->addr_diff + (forward ? (__u16)~bpf_htons(1) : 0));
+	bpf_csum_update(skb, (__u32)to->addr_diff + (forward ? rewrite_hop_sum(false) : 0));
 }
 
 /* Returns zero, or a negative value if the packet is not what was parsed before. */
@@ -244,6 +258,6 @@ static __always_inline bool rewrite_skb_forward(struct __sk_buff *skb, const str
 	if (!rewrite_hops(data, end, p) || !rewrite_link(data, end, a))
 		return false;
 	if (!p->is_v4)
-		bpf_csum_update(skb, (__u16)~bpf_htons(1));
+		bpf_csum_update(skb, rewrite_hop_sum(false));
 	return true;
 }

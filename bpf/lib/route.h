@@ -172,7 +172,7 @@ static __always_inline void route_find(void *ctx, const struct packet *p, struct
 {
 	struct fib_cache_row *asked;
 
-	if (row->flags & CT_STACK)
+	if (flow_is(row, FLOW_STACK))
 		return;
 	asked = route_cache_at(row);
 	if (!asked || !route_cache_find(asked, p->ifindex, row))
@@ -193,7 +193,7 @@ static __always_inline bool route_epoch_is_due(const struct ct_entry *row, const
 {
 	const struct route_epoch *told;
 
-	if (row->flags & CT_STACK)
+	if (flow_is(row, FLOW_STACK))
 		return false;
 	told = flow_route_epoch(row);
 	return !told || !route_is_complete(row) || flow_route_is_old(before, &told->changed);

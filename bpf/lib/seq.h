@@ -74,7 +74,7 @@ static __noinline int seq_note_syn(const struct packet *p, struct ct_entry *row,
 	struct flow back = flow_reverse(&p->flow, to);
 	struct ct_entry *client;
 
-	if (to->flags & CT_REPLY) {
+	if (to->kind & FLOW_REPLY) {
 		client = flow_table_lookup(&back);
 		if (!client || !flow_leads(client, &p->flow) || !client->syn_hi ||
 		    (__u16)(seq_high(p->ack) - client->syn_hi) > 1)
@@ -95,7 +95,7 @@ static __noinline int seq_is_anew(const struct packet *p, struct ct_entry *row, 
 	struct ct_entry *reply;
 	bool is_tcp = p->flow.proto == IPPROTO_TCP;
 
-	if (!to->syn_hi || to->flags & CT_REPLY || p->tcp_flags & TCP_RST)
+	if (!to->syn_hi || to->kind & FLOW_REPLY || p->tcp_flags & TCP_RST)
 		return false;
 	reply = flow_table_lookup(&back);
 	if (!reply || !flow_leads(reply, &p->flow) || !reply->syn_hi)
@@ -148,7 +148,7 @@ static __always_inline bool seq_refuses(const struct packet *p, const struct ct_
 		return true;
 	if (p->tcp_flags & TCP_ACK && seq_is_near(seq_high(p->ack), row->seq_hi))
 		return true;
-	return row->state == CT_ANSWERED && bpf_ntohl(p->seq) - row->seen < CT_PROOF_WINDOW;
+	return row->state == CT_ANSWERED && bpf_ntohl(p->seq) - row->expected_ack < CT_PROOF_WINDOW;
 }
 
 /* The same for any packet, of which nearly all are where the one before was. */

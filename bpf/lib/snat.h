@@ -55,10 +55,10 @@ static __always_inline __be16 snat_port(__u64 hash, const struct ct_entry *row)
 	__u32 ports = cfg.snat_last - cfg.snat_first + 1, part = cfg.masquerade ? (ports + 1) / 2 : ports;
 	__u32 first = cfg.snat_first, pair;
 
-	if ((row->flags & (CT_POD | CT_POD_FLOW)) != CT_POD)
+	if (flow_kind(row) != FLOW_MASQUERADED && flow_kind(row) != FLOW_HOST)
 		return bpf_htons(first + (__u32)(hash >> 32) % part);
 	first += ports - part;
-	if (row->flags & CT_NODE)
+	if (flow_kind(row) == FLOW_HOST)
 		return bpf_htons(first + (__u32)(hash >> 32) % part);
 	pair = (__u32)(hash >> 32) % ((part + 1) / 2);
 	first += 2 * pair + snat_side(row, pair);
@@ -104,7 +104,7 @@ static __always_inline void snat_meet(struct snat_search *s, const struct ct_ent
 	__s32 idle = s->row->seen - known->seen;
 	bool own = snat_is_own(s, known);
 
-	if (!(known->flags & CT_REPLY))
+	if (!(known->kind & FLOW_REPLY))
 		return;
 	s->own += own;
 	s->others += !own;

@@ -13,7 +13,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "addr.h"
-#include "sockmap.h"
+#include "sockmap_pair.h"
 #include "sockmap_kernel.h"
 #include "sockmap_types.h"
 #include "types.h"
@@ -34,7 +34,7 @@ enum {
 /* Reports whether a connection is plain TCP: neither signed segments (MD5, AO) nor multipath.
  * Reads of multipath connections do not get here on the kernels known so far, since theirs is
  * another protocol's socket, without this tracepoint. The check is for a kernel where they do. */
-static __always_inline bool sockmap_is_plain_tcp(struct tcp_sock *tp)
+static __always_inline bool sockmap_is_ordinary_tcp(struct tcp_sock *tp)
 {
 	if (bpf_core_field_exists(tp->is_mptcp) && tp->is_mptcp)
 		return false;
@@ -117,7 +117,7 @@ static __always_inline __u64 sockmap_end_see(struct sock *sk, struct tcp_sock *t
 	half->netns = sk->__sk_common.skc_net.net->net_cookie;
 	half->port = sk->__sk_common.skc_num;
 	rules = sockmap_rules_of(half->netns, side, half->port);
-	if (!rules || side == SIDES || !sockmap_is_plain_tcp(tp))
+	if (!rules || side == SIDES || !sockmap_is_ordinary_tcp(tp))
 		return 0;
 	half->addr = sockmap_sock_local(sk);
 	half->sk = (__u64)tp;
@@ -402,7 +402,7 @@ static __always_inline void sockmap_edge_judge(struct end *end, struct pair *pai
 	if (end->unproven < EDGE_READS || end->rests < EDGE_RESTS || end->rests <= end->agains * 2)
 		return;
 	/* On the way out it is too late to tell. */
-	if (pair->state != PAIR_SHORT)
+	if (pair->state != PAIR_ACCELERATED)
 		return;
 	if (end->rests > end->agains * EDGE_HARDLY)
 		sockmap_exclude(pair, EXCLUSION_EDGE);

@@ -46,11 +46,11 @@ struct pair_key {
 };
 
 enum pair_state {
-	PAIR_WATCHED,  /* uses TCP until the ends evidently converse */
-	PAIR_CHOSEN,   /* they do; the agent is to put both into `socks` */
-	PAIR_SHORT,    /* both are in `socks` */
-	PAIR_LEAVING,  /* to be taken out again: one end sends without an answer */
-	PAIR_EXCLUDED, /* likewise, for good, or never to be put in */
+	PAIR_WATCHED,	  /* uses TCP until the ends evidently converse */
+	PAIR_CHOSEN,	  /* they do; the agent is to put both into `socks` */
+	PAIR_ACCELERATED, /* both are in `socks` */
+	PAIR_LEAVING,	  /* to be taken out again: one end sends without an answer */
+	PAIR_EXCLUDED,	  /* likewise, for good, or never to be put in */
 };
 
 /* Why a connection uses TCP for good. */

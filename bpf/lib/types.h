@@ -58,7 +58,7 @@ enum dsr_mode {
 	DSR_IPIP,
 	DSR_GENEVE,
 	DSR_OPT,       /* no encapsulation: an IP option inside the packet */
-	DSR_SHIFT = 3, /* position of these bits in the flags of services and flow rows */
+	DSR_SHIFT = 3, /* position of these bits in the flags of services */
 };
 
 enum algorithm {
@@ -203,28 +203,45 @@ struct flow {
 	__u8 pad[3];
 } __attribute__((aligned(8))); /* hashed in whole words, like ct_entry */
 
-enum ct_flag {
-	CT_REPLY = 1, /* the direction back to the client */
+/* Who began a flow, and how its packets reach the other end. Where each kind is translated, and by
+ * whose routes it goes on, is in the table of flow.h. */
+enum flow_kind {
+	/* a client outside to a backend on another node, which sees an address of this node */
+	FLOW_REMOTE,
+	/* a client outside to a backend on this node, or to a pod of this node by the pod's own address */
+	FLOW_LOCAL,
+	/* a pod of this node to the outside, which sees an address of this node */
+	FLOW_MASQUERADED,
+	/* a pod of this node to a service, by packets and not by a socket that a socket program pointed at
+	 * a backend */
+	FLOW_POD,
+	FLOW_POD_SELF, /* the same, to a pod that is its own backend and sees an address of this node */
+	/* this node itself to a service, by packets: to a backend whose replies pass a program of ours */
+	FLOW_HOST,
+	/* the same, to a process of this node, which sees the service's address */
+	FLOW_HOST_LOCAL,
+	/* A client outside to a backend on another node that replies to it directly: the sum of this and
+	 * an enum dsr_mode. Such a flow has only the request's row, which stays in `ct_pending`. */
+	FLOW_DSR = 8,
+	FLOW_DSR_IPIP,
+	FLOW_DSR_GENEVE,
+	FLOW_DSR_OPT,
+};
+
+/* Besides an enum flow_kind. */
+enum flow_flag {
+	FLOW_KIND = 15,	 /* mask of the kind */
+	FLOW_REPLY = 16, /* the direction back to the client */
+
 	/* to a load balancer address: the client must be in the service's ranges, if it has any */
-	CT_GUARDED = 2,
-	CT_STACK = 4, /* to a backend on this node, routed by the stack */
-	/* An enum dsr_mode. Such a flow has only this one row, which stays in `ct_pending`. */
-	CT_DSR = 24,
-	/* Opened by a pod of this node to the outside: its requests leave the node, its replies
-	 * come in. */
-	CT_POD = 32,
-	/* Sent by a pod of this node to a service as packets: translated at the pod's
-	 * device and nowhere else. Together with CT_POD, the pod is its own backend, which
-	 * sees the node's address. */
-	CT_POD_FLOW = 64,
-	CT_NODE = 128, /* sent by the node itself to a service as packets, see host_flow.h */
+	FLOW_HAS_RANGES = 32,
 };
 
 /* The state of one direction of a flow; each row has its own. Anything above CT_OPEN has ended. */
 enum ct_state {
 	CT_NEW, /* in ct_pending: the backend has not replied */
 	/* In ct_pending, for a request: the backend has replied, and the client's next packet may
-	 * establish the flow. For CT_DSR: the packet that created the row will come in once
+	 * establish the flow. For a flow with DSR: the packet that created the row will come in once
 	 * more. */
 	CT_ANSWERED,
 	CT_OPEN, /* in ct, as are the states below */
@@ -251,27 +268,36 @@ enum ct_state {
  * route was last known to be valid, see route.h: a reply's initial value comes from `ct_pending`, and
  * that of a TCP or SCTP request is at most ROUTE_EPOCH_HANDSHAKE ticks too old.
  *
- * In `ct_pending` it means the same for replies and for UDP requests. For a TCP or SCTP request it is
- * no time: in CT_ANSWERED it is what the client has to acknowledge, and before that it is unused.
- * The age is that of the reply's row.
+ * In `ct_pending` it means the same for replies and for UDP requests. A TCP or SCTP request has
+ * `expected_ack` there instead, and the age is that of the reply's row.
  */
 struct ct_entry {
 	struct addr saddr;
 	struct addr daddr;
 	__be16 sport;
 	__be16 dport;
-	/* The difference to the sum over both addresses, which the checksums of IPv4, TCP and UDP
-	 * cover. For DSR_IPIP and DSR_GENEVE, the lower half of the tick in which the row was
-	 * created. */
-	__u16 addr_diff;
+	union {
+		/* the difference to the sum over both addresses, which the checksums of IPv4, TCP and UDP
+		 * cover */
+		__u16 addr_diff;
+		/* of FLOW_DSR_IPIP and FLOW_DSR_GENEVE: the lower half of the tick in which the row was
+		 * created */
+		__u16 created;
+	};
 	__u16 port_diff;
 	/* zero: the stack routes the packet. Nonzero without a dmac: the neighbor is not resolved
 	 * yet */
 	__u32 ifindex;
 	__u8 dmac[6];
 	__u8 smac[6];
-	__u32 seen;
-	__u8 flags; /* covered by the checksum, unlike the fields around it */
+	union {
+		__u32 seen;
+		/* of a TCP or SCTP request in `ct_pending`: what the client has to acknowledge, once the state
+		 * is CT_ANSWERED */
+		__u32 expected_ack;
+	};
+	/* an enum flow_kind and enum flow_flag; covered by the checksum, unlike the fields around it */
+	__u8 kind;
 	__u8 state;
 	__u16 checksum;
 	__u16 seq_hi; /* how far this direction has come, see seq.h; zero: not known */
@@ -314,7 +340,7 @@ enum lru {
 
 /* A kept fragment. A program that reads or writes the row or its bytes holds `busy`; nobody waits
  * for it. */
-struct late {
+struct early_slot {
 	struct datagram datagram;
 	__u32 busy;
 	__u32 len; /* zero: the row is empty */
@@ -403,9 +429,10 @@ struct event {
 	__u8 is_leaving;
 	__u8 reason;
 	__u8 is_dropped;
-	__u8 flags; /* of the row */
+	__u8 kind; /* of the row */
 	__u8 tcp_flags;
-	__u8 pad[6];
+	__u8 pad[2];
+	__u32 rule; /* of the policy that denies it */
 };
 
 /* The rows for what other nodes forward to backends on this node. The ones that are no frontends

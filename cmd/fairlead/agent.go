@@ -30,19 +30,10 @@ watch Services, and only lets connections within the node bypass TCP, for the se
 			if err != nil {
 				return config.UsageError{Err: err}
 			}
-			level := new(slog.LevelVar)
-			at, err := api.ParseLevel(cfg.LogLevel)
+			log, level, err := newLog(env, cfg)
 			if err != nil {
-				return config.UsageError{Err: err}
+				return err
 			}
-			level.Set(at)
-			options := &slog.HandlerOptions{Level: level}
-			var handler slog.Handler = slog.NewTextHandler(env.Stderr, options)
-			if cfg.LogFormat == "json" {
-				handler = slog.NewJSONHandler(env.Stderr, options)
-			}
-			log := slog.New(handler)
-			klog.SetSlogLogger(log)
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
 			b := currentBuild()
@@ -54,4 +45,22 @@ watch Services, and only lets connections within the node bypass TCP, for the se
 	}
 	config.AddFlags(cmd.Flags())
 	return cmd
+}
+
+// newLog returns a log as the configuration asks for, also for client-go, and its level.
+func newLog(env *env, cfg *config.Config) (*slog.Logger, *slog.LevelVar, error) {
+	level := new(slog.LevelVar)
+	at, err := api.ParseLevel(cfg.LogLevel)
+	if err != nil {
+		return nil, nil, config.UsageError{Err: err}
+	}
+	level.Set(at)
+	options := &slog.HandlerOptions{Level: level}
+	var handler slog.Handler = slog.NewTextHandler(env.Stderr, options)
+	if cfg.LogFormat == "json" {
+		handler = slog.NewJSONHandler(env.Stderr, options)
+	}
+	log := slog.New(handler)
+	klog.SetSlogLogger(log)
+	return log, level, nil
 }

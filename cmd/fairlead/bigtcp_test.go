@@ -56,7 +56,7 @@ func TestBigTCP(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	told := func(v4, v6 int) {
+	wantAnswer := func(v4, v6 int) {
 		t.Helper()
 		answer, err := plugin.Ask(&cni.Request{
 			Verb: cni.Allocate, Attachment: cni.Attachment{Network: "fairlead", Container: "c", IfName: "eth0"}, Pod: cni.Pod{Namespace: "shop", Name: "web-1"},
@@ -72,11 +72,11 @@ func TestBigTCP(t *testing.T) {
 
 	start("--big-tcp=true")
 	require(large, large)
-	told(large, large)
+	wantAnswer(large, large)
 	n.agent.Kill()
 	start("--big-tcp=true", "--host-routing=stack")
 	require(large, usual)
-	told(large, 0)
+	wantAnswer(large, 0)
 	var status observe.Status
 	if err := json.Unmarshal([]byte(n.run("status", "-o", "json")), &status); err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func TestBigTCP(t *testing.T) {
 	n.agent.Kill()
 	start()
 	require(usual, usual)
-	told(0, 0)
+	wantAnswer(0, 0)
 	n.agent.Kill()
 
 	start("--big-tcp=true")

@@ -19,7 +19,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/bugreport"
 	"fairlead.io/fairlead/pkg/config"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/render"
 	"fairlead.io/fairlead/pkg/sockmap"
 )
@@ -223,7 +223,7 @@ func writeLinks(to io.Writer, cfg *config.Config) error {
 	var errs []error
 	root := filepath.Dir(mapsDir(cfg))
 	for _, dir := range []string{"links", "devices"} {
-		links, err := observe.ReadLinks(filepath.Join(root, dir))
+		links, err := datapath.ReadLinks(filepath.Join(root, dir))
 		errs = append(errs, err)
 		for _, l := range links {
 			if _, err := fmt.Fprintf(to, "%s/%s: attached %v, program %d\n", dir, l.Name, l.Attached, l.ID); err != nil {

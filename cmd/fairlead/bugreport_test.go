@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.io/fairlead/pkg/bugreport"
+	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/sockmap"
 	"fairlead.io/fairlead/test/rig"
@@ -59,11 +60,11 @@ const plantedToken = "eyJhbGciOiJSUzI1NiIsImtpZCI6Ik.eyJpc3MiOiJrdWJlcm5ldGVzL3.
 func suspicious() observe.Status {
 	return observe.Status{
 		Version: "v1", Node: "worker-17", Degraded: []string{},
-		Problems: []observe.Problem{
-			{Object: "shop/web", Reason: "BadAnnotation", Message: "token: " + plantedToken + " of 10.96.0.9 and https://me:PLANTED-pass@example.com/"},
-			{Object: "shop/db", Reason: "x", Message: "-----BEGIN PRIVATE KEY-----\nPLANTED-key\n-----END PRIVATE KEY-----"},
-			{Object: "shop/env", Reason: "x", Message: "the seed is PLANTED-seed-0123456789; DB_PASSWORD is PLANTED-database"},
-			{Object: "shop/tty", Reason: "x", Message: "\x1b[2J\u009b1m"},
+		Problems: []model.ObjectProblem{
+			{Object: "shop/web", Problem: model.Problem{Reason: "BadAnnotation", Message: "token: " + plantedToken + " of 10.96.0.9 and https://me:PLANTED-pass@example.com/"}},
+			{Object: "shop/db", Problem: model.Problem{Reason: "x", Message: "-----BEGIN PRIVATE KEY-----\nPLANTED-key\n-----END PRIVATE KEY-----"}},
+			{Object: "shop/env", Problem: model.Problem{Reason: "x", Message: "the seed is PLANTED-seed-0123456789; DB_PASSWORD is PLANTED-database"}},
+			{Object: "shop/tty", Problem: model.Problem{Reason: "x", Message: "\x1b[2J\u009b1m"}},
 		},
 	}
 }

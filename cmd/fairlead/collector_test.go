@@ -69,7 +69,7 @@ func (n *node) enterFlows(many int) {
 		row := maps.FlowRow{Saddr: client, Sport: port, Daddr: backend, Dport: port, Seen: now, State: maps.FlowOpen}
 		row.Checksum = maps.ChecksumOf(key, row)
 		back := maps.BackOf(key, &row)
-		reply := maps.FlowRow{Saddr: node, Sport: port, Daddr: client, Dport: port, Seen: now, State: maps.FlowOpen, Flags: maps.FlowReply}
+		reply := maps.FlowRow{Saddr: node, Sport: port, Daddr: client, Dport: port, Seen: now, State: maps.FlowOpen, Kind: maps.FlowReply}
 		reply.Checksum = maps.ChecksumOf(back, reply)
 		if err := errors.Join(m.Put(&key, &row), m.Put(&back, &reply)); err != nil {
 			n.t.Fatal(err)

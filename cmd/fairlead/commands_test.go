@@ -13,10 +13,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/reconcile"
 	"fairlead.io/fairlead/pkg/sockmap"
 )
 
@@ -49,11 +52,12 @@ func startAgent(t *testing.T, status func() observe.Status) (stateDir string, le
 	s, err := api.NewServer(filepath.Join(stateDir, "agent.sock"), api.Handlers{
 		Status:   status,
 		Config:   func() any { return []config.Origin{{Name: "source", Value: "/manifests", From: "flag"}} },
-		Problems: func() []observe.Problem { return status().Problems },
+		Problems: func() []model.ObjectProblem { return status().Problems },
 		LogLevel: level,
 		Verify: func(_ context.Context, repair bool) (observe.Verification, error) {
 			return verified(status(), repair), nil
 		},
+		Policies: samplePolicies{},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -73,12 +77,12 @@ func startAgent(t *testing.T, status func() observe.Status) (stateDir string, le
 // verified is what verify finds in an agent with that status: damage if it is degraded, part of
 // which can be repaired.
 func verified(status observe.Status, repair bool) observe.Verification {
-	v := observe.Verification{Repair: repair, Services: 2, Frontends: 4, Backends: 2, Took: 1500000, Differences: []observe.Difference{}}
+	v := observe.Verification{Repair: repair, Report: reconcile.Report{Services: 2, Frontends: 4, Backends: 2, Took: 1500000, Differences: []reconcile.Difference{}}}
 	if len(status.Degraded) > 0 {
 		v.Found, v.Pending = 3, 1
 		v.Differences = append(v.Differences,
-			observe.Difference{Kind: "frontend", Where: "10.96.0.10:80/tcp", Want: "ClusterIP of shop/web:http/tcp4", Have: "no row", Mended: repair},
-			observe.Difference{Kind: "backend", Where: "row 7", Want: "free", Have: "10.1.0.1:80/tcp of service 1, scopes 0x1"},
+			reconcile.Difference{Kind: "frontend", Where: "10.96.0.10:80/tcp", Want: "ClusterIP of shop/web:http/tcp4", Have: "no row", Mended: repair},
+			reconcile.Difference{Kind: "backend", Where: "row 7", Want: "free", Have: "10.1.0.1:80/tcp of service 1, scopes 0x1"},
 		)
 	}
 	if repair {
@@ -90,7 +94,7 @@ func verified(status observe.Status, repair bool) observe.Verification {
 func healthyStatus() observe.Status {
 	return observe.Status{
 		Version: "v1", Node: "worker-1",
-		Problems: []observe.Problem{{Object: "shop/web", Reason: "FrontendConflict", Message: "10.96.0.9:80/tcp belongs to shop/old"}},
+		Problems: []model.ObjectProblem{{Object: "shop/web", Problem: model.Problem{Reason: "FrontendConflict", Message: "10.96.0.9:80/tcp belongs to shop/old"}}},
 	}
 }
 
@@ -125,6 +129,8 @@ func TestExitCodes(t *testing.T) {
 		{"bad path", []string{"service", "list", "--bpffs", "here"}, exitUsage, "option bpffs"},
 		{"bad log level", []string{"log-level", "loud"}, exitUsage, `unknown log level "loud"`},
 		{"bad agent option", []string{"agent", "--log-level", "loud"}, exitUsage, "log-level"},
+		{"controller outside of a pod", []string{"controller"}, exitUsage, "set --lease-namespace"},
+		{"controller without a server", []string{"controller", "--leader-elect=false", "--kubeconfig=/nowhere"}, exitError, "read kubeconfig /nowhere"},
 		{"no maps", append([]string{"service", "list"}, nowhere(t)...), exitError, "is the agent running on this node, or is --bpffs another path?"},
 		{"no maps to dump", append([]string{"map", "dump", "svcs"}, nowhere(t)...), exitError, "no fairlead maps under"},
 		{"no agent for the status", append([]string{"status"}, nowhere(t)...), exitUnreachable, "no agent answers at"},
@@ -215,7 +221,7 @@ func TestVerifyOutput(t *testing.T) {
 	if err := json.Unmarshal([]byte(fairlead(t, "verify", "-o", "json", "--state-dir", ill).stdout), &v); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(verified(observe.Status{Degraded: []string{""}}, false), v); diff != "" {
+	if diff := cmp.Diff(verified(observe.Status{Degraded: []string{""}}, false), v, cmpopts.IgnoreUnexported(reconcile.Difference{})); diff != "" {
 		t.Error(diff)
 	}
 }

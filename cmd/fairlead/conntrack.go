@@ -22,7 +22,7 @@ const flushed = 4096
 
 func newConntrackCommand(inv *invocation) *cobra.Command {
 	list := listFlows(inv, "List tracked flows", &flowForm{
-		header: fmt.Sprintf("%-5s %-11s %7s %-21s %-21s %s", "PROTO", "STATE", "IDLE", "CLIENT", "FRONTEND", "BACKEND"),
+		header: fmt.Sprintf("%-5s %-11s %-11s %7s %-21s %-21s %s", "PROTO", "STATE", "KIND", "IDLE", "CLIENT", "FRONTEND", "BACKEND"),
 		row: func(f *snapshot.Flow) string {
 			idle := "-"
 			if f.IdleSeconds != nil {
@@ -32,11 +32,11 @@ func newConntrackCommand(inv *invocation) *cobra.Command {
 			if f.Missing != "" {
 				state += " (no " + f.Missing + ")"
 			}
-			return fmt.Sprintf("%-5s %-11s %7s %-21s %-21s %s", f.Protocol, state, idle, f.Client, f.Frontend, f.Backend)
+			return fmt.Sprintf("%-5s %-11s %-11s %7s %-21s %-21s %s", f.Protocol, state, f.Kind, idle, f.Client, f.Frontend, f.Backend)
 		},
 	})
-	list.Long = `List the tracked flows of clients outside, in no particular order: what the client dialed, the flow's backend, and how
-long ago the last packet came. A flow is in one of these states:
+	list.Long = `List the tracked flows, in no particular order: what the client dialed, the flow's backend, and how long ago the last
+packet came. A flow is in one of these states:
 
     new          the client has not been answered
     answered     the client has not yet shown that it saw the answer
@@ -44,6 +44,17 @@ long ago the last packet came. A flow is in one of these states:
     half-closed  one end has closed it
     closed       both ends have closed it
     reset        one end has reset it
+
+The kind says who began it, and where its backend is:
+
+    remote       a client outside; the backend is on another node and sees an address of this one
+    local        a client outside; the backend is on this node
+    dsr-*        a client outside; the backend is on another node and replies to it directly
+    masqueraded  a pod of this node, to an address outside, which sees an address of this node
+    pod          a pod of this node, to a Service
+    pod-self     the same, and the backend is that pod
+    host         this node itself, to a Service
+    host-local   the same, and the backend is a process of this node
 
 Flows in the states new and answered are kept apart from the others. If there are too many of them, some are evicted.`
 	var all bool

@@ -58,8 +58,11 @@ func enterFlow(t *testing.T, bpffs, which string, proto model.Protocol, addrs [4
 		row := maps.FlowRow{
 			Saddr: keys[1].Daddr, Daddr: keys[1].Saddr, Sport: keys[1].Dport, Dport: keys[1].Sport, Seen: now - idle, State: states[i],
 		}
+		if request.Saddr == reply.Daddr {
+			row.Kind = uint8(maps.FlowLocal)
+		}
 		if i == 1 {
-			row.Flags = maps.FlowReply
+			row.Kind |= maps.FlowReply
 		}
 		row.Checksum = maps.ChecksumOf(keys[0], row)
 		if err := to.Put(keys[0], row); err != nil {
@@ -104,14 +107,14 @@ func sortedLines(t *testing.T, r result) []string {
 
 func TestConntrackList(t *testing.T) {
 	bpffs := flowNode(t)
-	header := "PROTO STATE IDLE CLIENT FRONTEND BACKEND"
+	header := "PROTO STATE KIND IDLE CLIENT FRONTEND BACKEND"
 	lines := map[string]string{
-		"local":    "tcp open 102s 198.51.100.1:4001 192.0.2.1:30080 10.1.0.1:8080",
-		"remote":   "tcp half-closed 0s 198.51.100.2:4002 192.0.2.1:30080 10.1.1.1:8080",
-		"six":      "udp open 0s [2001:db8::7]:4003 [2001:db8::1]:30053 [fd00::5]:53",
-		"half":     "tcp new 0s 198.51.100.4:4004 192.0.2.1:30080 10.1.1.1:8080",
-		"answered": "udp answered 0s 198.51.100.5:4005 192.0.2.1:30053 10.1.1.1:53",
-		"lone":     "tcp closed (no request) 0s 198.51.100.6:4006 192.0.2.1:30080 10.1.1.2:8080",
+		"local":    "tcp open local 102s 198.51.100.1:4001 192.0.2.1:30080 10.1.0.1:8080",
+		"remote":   "tcp half-closed remote 0s 198.51.100.2:4002 192.0.2.1:30080 10.1.1.1:8080",
+		"six":      "udp open local 0s [2001:db8::7]:4003 [2001:db8::1]:30053 [fd00::5]:53",
+		"half":     "tcp new remote 0s 198.51.100.4:4004 192.0.2.1:30080 10.1.1.1:8080",
+		"answered": "udp answered remote 0s 198.51.100.5:4005 192.0.2.1:30053 10.1.1.1:53",
+		"lone":     "tcp closed (no request) remote 0s 198.51.100.6:4006 192.0.2.1:30080 10.1.1.2:8080",
 	}
 	for _, tt := range []struct {
 		args []string
@@ -269,7 +272,7 @@ func TestConntrackListGrowing(t *testing.T) {
 	moved := 0
 	err = maps.EachFlow(m.Ct, &buffer, func(keys []maps.Flow, rows []maps.FlowRow) error {
 		for i, key := range keys {
-			proto, reply := model.Protocol(key.Proto), rows[i].Flags&maps.FlowReply != 0
+			proto, reply := model.Protocol(key.Proto), rows[i].Kind&maps.FlowReply != 0
 			if proto == model.TCP && !reply && maps.FlowSource(key).Port() == 4002 {
 				continue // only the larger map has the other direction
 			}

@@ -90,7 +90,7 @@ func (d *drainer) collect(timeouts conntrack.Timeouts) (end func() error, err er
 	if err != nil {
 		return nil, errors.Join(err, flows.Close())
 	}
-	nothingIs := func(_ context.Context, peers []maps.Peer) ([]bool, error) { return make([]bool, len(peers)), nil }
+	nothingIs := func(_ context.Context, peers []maps.Origin) ([]bool, error) { return make([]bool, len(peers)), nil }
 	collector := conntrack.NewCollector(conntrack.Config{
 		Flows: flows, Clock: conntrack.Clock(tick), Timeouts: timeouts, Stale: nothingIs, Log: slog.New(slog.NewTextHandler(d.out, nil)),
 	})

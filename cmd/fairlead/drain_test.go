@@ -67,7 +67,7 @@ func (l *leaving) flow(state uint8) {
 	key := maps.Flow{Saddr: client, Daddr: node, Sport: maps.PortOf(4000), Dport: maps.PortOf(30080), Proto: unix.IPPROTO_TCP}
 	row := maps.FlowRow{
 		Saddr: node, Daddr: backend, Sport: key.Sport, Dport: maps.PortOf(8080),
-		Seen: now, State: state, Flags: maps.DirectFlags(uint8(lb.DirectIPIP)),
+		Seen: now, State: state, Kind: uint8(maps.FlowDSR) + uint8(lb.DirectIPIP),
 	}
 	row.Checksum = maps.ChecksumOf(key, row)
 	if err := l.maps.CtPending.Put(&key, &row); err != nil {

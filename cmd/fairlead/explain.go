@@ -12,9 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/explain"
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/policies"
 )
 
 // maxProbes bounds how many turns, or ports, an explanation uses up.
@@ -24,7 +25,9 @@ const maxProbes = 1000
 // if one answers.
 type explanation struct {
 	*explain.Explanation
-	Problems []observe.Problem `json:"problems,omitempty"`
+	Problems []model.ObjectProblem `json:"problems,omitempty"`
+	// Policies is what policies say about the first packet, for each backend that it may go to.
+	Policies []policies.Answer `json:"policies,omitempty"`
 }
 
 func newExplainCommand(inv *invocation) *cobra.Command {
@@ -45,6 +48,9 @@ cannot test-run these programs. With --probe the command connects its own socket
 them. These count as new connections for affinity and round robin. Nothing is sent to a backend, except for one SYN each
 if net.ipv4.tcp_fastopen does not let clients use TCP Fast Open. A probe shows what clients get in the command's own
 network namespace and part of the cgroup tree.
+
+If the agent enforces policies, it says what they decide about the first packet, for each backend that it may go to: the
+verdict in each direction that this node decides about, and the policy and the rule that give it.
 
 A SRC that this node would answer through a served device is a client outside, which sends packets. For it, the agent
 builds the first packet of the flow and lets the device's own programs decide, as they are attached and with the live
@@ -142,7 +148,7 @@ func askMaps(ctx context.Context, cfg *config.Config, q explain.Question, trial 
 		return nil, pinsError(cfg, err)
 	}
 	if !outside && e.Forwarding != explain.ByPodDevice {
-		links, err := observe.ReadLinks(filepath.Join(filepath.Dir(mapsDir(cfg)), "links"))
+		links, err := datapath.ReadLinks(filepath.Join(filepath.Dir(mapsDir(cfg)), "links"))
 		if err != nil {
 			return nil, err
 		}
@@ -155,11 +161,11 @@ func askMaps(ctx context.Context, cfg *config.Config, q explain.Question, trial 
 	if err != nil {
 		return nil, err
 	}
-	return &explanation{e, problems[objectOf(e.Service)]}, nil
+	return &explanation{e, problems[objectOf(e.Service)], judged(ctx, cfg, &q, e)}, nil
 }
 
 // detached lists the programs on the connection's way that are not attached.
-func detached(links []observe.ProgramStatus, q explain.Question) []string {
+func detached(links []datapath.ProgramStatus, q explain.Question) []string {
 	family := model.FamilyOf(q.Destination.Addr())
 	needs := []string{fmt.Sprintf("sock_connect%d", family)}
 	if q.Protocol == model.UDP {
@@ -167,7 +173,7 @@ func detached(links []observe.ProgramStatus, q explain.Question) []string {
 	}
 	var missing []string
 	for _, name := range needs {
-		if !slices.ContainsFunc(links, func(p observe.ProgramStatus) bool { return p.Name == name && p.Attached }) {
+		if !slices.ContainsFunc(links, func(p datapath.ProgramStatus) bool { return p.Name == name && p.Attached }) {
 			missing = append(missing, name)
 		}
 	}
@@ -178,9 +184,52 @@ func detached(links []observe.ProgramStatus, q explain.Question) []string {
 		strings.Join(missing, ", "))}
 }
 
+// maxJudged is for how many backends policies are asked.
+const maxJudged = 8
+
+// judged asks the agent what policies say about the connection. It returns nothing if no agent answers, or if it enforces
+// no policies.
+func judged(ctx context.Context, cfg *config.Config, q *explain.Question, e *explain.Explanation) []policies.Answer {
+	var to []netip.AddrPort
+	switch {
+	case e.Next != nil:
+		to = []netip.AddrPort{*e.Next}
+	case e.Outcome == explain.LeftAlone:
+		to = []netip.AddrPort{e.Destination}
+	case e.Outcome == explain.ToBackend:
+		for i := range e.Candidates[:min(len(e.Candidates), maxJudged)] {
+			to = append(to, e.Candidates[i].Address)
+		}
+	}
+	from := "node"
+	if q.Client.IsValid() && !q.Client.IsLoopback() && !q.Client.IsUnspecified() {
+		from = q.Client.String()
+	}
+	var list []policies.Answer
+	for _, at := range to {
+		ports := policies.Ports{One: true, Protocol: q.Protocol, Port: at.Port()}
+		answers, err := client(cfg).ExplainPolicies(ctx, policies.Question{From: from, To: at.Addr().String(), Ports: ports})
+		if err != nil {
+			return nil
+		}
+		for _, a := range answers {
+			if len(a.Judgments) > 0 {
+				list = append(list, a)
+			}
+		}
+	}
+	return list
+}
+
 func (e *explanation) write(w io.Writer) error {
 	if err := e.WriteText(w); err != nil {
 		return err
+	}
+	if len(e.Policies) > 0 {
+		fmt.Fprintln(w, "\npolicies")
+		if err := writeAnswers(w, e.Policies); err != nil {
+			return err
+		}
 	}
 	for _, p := range e.Problems {
 		fmt.Fprintf(w, "\nproblem %s: %s\n", p.Reason, p.Message)

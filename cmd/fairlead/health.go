@@ -9,7 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/mapstats"
+	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
 )
 
@@ -85,8 +87,8 @@ func pinnedStatus(cfg *config.Config) observe.Status {
 	pinned, err := readPins(cfg)
 	if err != nil {
 		nothing := observe.Status{
-			Datapath: observe.DatapathStatus{Programs: []observe.ProgramStatus{}},
-			Maps:     []mapstats.Map{}, Problems: []observe.Problem{},
+			Datapath: datapath.Status{Programs: []datapath.ProgramStatus{}},
+			Maps:     []mapstats.Map{}, Problems: []model.ObjectProblem{},
 			Degraded: []string{"No agent answers.", err.Error()},
 		}
 		if isPastTCPAlone(cfg) {
@@ -96,7 +98,7 @@ func pinnedStatus(cfg *config.Config) observe.Status {
 		return nothing
 	}
 	status := observe.NewStatus(pinned)
-	status.Datapath.Programs, err = observe.ReadLinks(filepath.Join(filepath.Dir(mapsDir(cfg)), "links"))
+	status.Datapath.Programs, err = datapath.ReadLinks(filepath.Join(filepath.Dir(mapsDir(cfg)), "links"))
 	status.FindProblems()
 	if err != nil {
 		status.Degraded = append(status.Degraded, err.Error())

@@ -50,6 +50,8 @@ A line has the time, the hook, the direction, the device, what happened to the p
     backend         the pod with the backend's address, if it is on this node
     way             the device by which it leaves; without one, the stack routes it
     bytes           length of a dropped frame
+    rule            number of the rule by which policies deny it
+    policy          that rule in words: the policy, the direction and the position of the rule
     sample          how many chosen backends this one stands for
     lost            this many events were lost before this line; nothing else is set
 

@@ -44,10 +44,10 @@ line says fail.
     device, mtu          for each device on which clients outside arrive: driver, receive queues, native XDP as
                          announced by the driver (Linux 6.3; before that, only attaching shows it)
     forwarding, rp_filter    the node's settings
-    network policies     they are not enforced; an agent counts those of the cluster
+    network policies     whether they are enforced; if not, an agent counts those of the cluster
     host routing, conntrack  whether pods' packets pass through the node's stack, and whether netfilter tracks them
     preemption, governor, irqbalance, interrupts, tuned, jumbo frames, big TCP, bbr    what is tuned, or could be
-    past TCP             with --sockmap, whether the kernel supports it, and which programs to exclude
+    acceleration         with --sockmap, whether the kernel supports it, and which programs to exclude
 
 With --mode=accelerate-only it checks only kernel, jit, bpffs and past TCP, because kube-proxy and other networks are not
 in the way.
@@ -117,7 +117,7 @@ func nodeOf(cfg *config.Config, status *observe.Status) (*preflight.Node, error)
 	find := func() ([]devices.Device, error) { return devices.Detect(filter, own) }
 	n := &preflight.Node{
 		Options: preflight.Options{
-			XDP: devices.Mode(cfg.XDP), NoDevices: filter.None(), PodNetwork: cfg.PodNetwork, HostRouting: cfg.HostRouting,
+			XDP: devices.Mode(cfg.XDP), NoDevices: filter.None(), PodNetwork: cfg.PodNetwork, HostRouting: cfg.HostRouting, Policies: cfg.Policies,
 			BigTCP: cfg.BigTCP == "true", ConfDir: cfg.CNIConfDir, ConfName: cfg.CNIConfName, PodCIDRs: cfg.PodPrefixes(),
 			AccelerateOnly: cfg.AcceleratesOnly(),
 		},

@@ -12,6 +12,7 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/podnet"
 	"fairlead.io/fairlead/pkg/preflight"
+	"fairlead.io/fairlead/pkg/source"
 )
 
 // preflightOf runs the command on the real machine, and returns its line for each check.
@@ -82,11 +83,11 @@ func TestPreflight(t *testing.T) {
 func TestPreflightBesideAgent(t *testing.T) {
 	dir, _ := startAgent(t, func() observe.Status {
 		return observe.Status{
-			Policies:   &observe.PolicyStatus{Count: new(4)},
+			Policies:   &source.PolicyStatus{Count: new(4)},
 			PodNetwork: &observe.PodNetwork{Status: podnet.Status{CIDRs: []string{"10.1.0.0/24", "nonsense"}}},
 		}
 	})
-	lines, _ := preflightOf(t, "--state-dir", dir, "--pod-network=main")
+	lines, _ := preflightOf(t, "--state-dir", dir, "--pod-network=main", "--policies=off")
 	if l := lines["rp_filter"]; l.State != "" {
 		t.Errorf("the agent gives pods no network: %+v", l)
 	}

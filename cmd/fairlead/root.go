@@ -24,8 +24,9 @@ const (
 
 const rootHelp = `fairlead sends the connections of a Kubernetes node to the backends of Services, with programs in the kernel.
 
-"fairlead agent" is the agent. All other commands look at this node. Commands named by a noun only read. They read the
-maps in the kernel, so they also work while no agent runs; then they leave out what only an agent knows.
+"fairlead agent" is the agent, and "fairlead controller" writes what is written once for the cluster. All other commands
+look at this node. Commands named by a noun only read. They read the maps in the kernel, so they also work while no
+agent runs; then they leave out what only an agent knows.
 
 Exit codes:
 
@@ -118,6 +119,7 @@ func newRootCommand(inv *invocation) *cobra.Command {
 	completeWords(root, "output", formats())
 	root.AddCommand(
 		newAgentCommand(inv.env),
+		newControllerCommand(inv),
 		newStatusCommand(inv),
 		newServiceCommand(inv),
 		newBackendCommand(inv),
@@ -128,6 +130,7 @@ func newRootCommand(inv *invocation) *cobra.Command {
 		newIPAMCommand(inv),
 		newBandwidthCommand(inv),
 		newSockmapCommand(inv),
+		newPolicyCommand(inv),
 		newExplainCommand(inv),
 		newDropsCommand(inv),
 		newMonitorCommand(inv),

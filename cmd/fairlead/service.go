@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.io/fairlead/pkg/mapstats"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/snapshot"
 )
 
@@ -20,7 +20,7 @@ import (
 // answers, the problems of the object.
 type serviceView struct {
 	snapshot.Service
-	Problems []observe.Problem `json:"problems,omitempty"`
+	Problems []model.ObjectProblem `json:"problems,omitempty"`
 }
 
 func newServiceCommand(inv *invocation) *cobra.Command {
@@ -77,12 +77,12 @@ func (inv *invocation) services(cmd *cobra.Command) (*mapstats.Pinned, []service
 }
 
 // problemsByObject asks the agent for problems. It is not an error if no agent answers.
-func problemsByObject(ctx context.Context, ask func(context.Context) ([]observe.Problem, error)) (map[string][]observe.Problem, error) {
+func problemsByObject(ctx context.Context, ask func(context.Context) ([]model.ObjectProblem, error)) (map[string][]model.ObjectProblem, error) {
 	list, err := ask(ctx)
 	if err != nil && !unreachable(err) {
 		return nil, fmt.Errorf("read the problems of objects from the agent: %w", err)
 	}
-	problems := map[string][]observe.Problem{}
+	problems := map[string][]model.ObjectProblem{}
 	for _, p := range list {
 		problems[p.Object] = append(problems[p.Object], p)
 	}

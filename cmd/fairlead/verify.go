@@ -7,6 +7,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/reconcile"
 	"fairlead.io/fairlead/pkg/snapshot"
 )
 
@@ -58,7 +59,7 @@ func structureOf(cfg *config.Config) (observe.Verification, error) {
 	if err != nil {
 		return observe.Verification{}, err
 	}
-	v := observe.Verification{Differences: []observe.Difference{}, Structure: snapshot.Check(pinned.Snapshot)}
+	v := observe.Verification{Report: reconcile.Report{Differences: []reconcile.Difference{}}, Structure: snapshot.Check(pinned.Snapshot)}
 	v.Services, v.Frontends, v.Backends = pinned.Counts()
 	return v, nil
 }

@@ -53,7 +53,7 @@ func runAccelerateOnly(ctx context.Context, command Config) error {
 	}
 	defer lock.Close()
 	a := &accelerateOnly{cfg: cfg, version: command.Version, level: command.Level, store: model.NewStore(cfg.NodeName), started: time.Now()}
-	src, around, err := cluster.NewSource(cfg, a.store, a.version, log)
+	src, around, err := cluster.NewSource(cfg, a.store, nil, a.version, log)
 	if err != nil {
 		return err
 	}
@@ -112,9 +112,7 @@ func (a *accelerateOnly) handlers() api.Handlers {
 // status returns the state of this node, as far as it concerns this agent.
 func (a *accelerateOnly) status() observe.Status {
 	s := observe.Status{Version: a.version, Mode: a.cfg.Mode, Node: a.cfg.NodeName, Started: a.started, Agent: a.before.Status(time.Now()), Problems: a.problems()}
-	missing := a.store.Unsynced()
-	s.Source = &observe.SourceStatus{Kind: a.cfg.Source, Synced: len(missing) == 0, Missing: missing}
-	a.source.Fill(s.Source)
+	s.Source = cluster.Status(a.source, a.store, a.cfg.Source)
 	s.Sockmap = a.accelerator.Status()
 	s.FindProblems()
 	s.Degraded = append(s.Degraded, faultsOf(a.servers)...)
@@ -123,7 +121,7 @@ func (a *accelerateOnly) status() observe.Status {
 
 func (a *accelerateOnly) degraded() []string { return a.status().Degraded }
 
-func (a *accelerateOnly) problems() []observe.Problem {
+func (a *accelerateOnly) problems() []model.ObjectProblem {
 	return append(a.annotations.Problems(), a.accelerator.Problems()...)
 }
 
@@ -155,6 +153,6 @@ func (a *accelerateOnly) checks() []health.Check {
 			}
 			return nil
 		}},
-		{Name: "past-tcp", Run: a.accelerator.Ready},
+		{Name: "acceleration", Run: a.accelerator.Ready},
 	}
 }

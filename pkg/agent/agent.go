@@ -46,7 +46,8 @@ type agent struct {
 	store    *model.Store
 	source   cluster.Source
 	cluster  cluster.API
-	policies *cluster.PolicyWatch // nil if objects come from files
+	policies *cluster.PolicyWatch // nil if objects come from files, or policies are enforced
+	enforcer *enforcer            // nil with --policies=off
 	report   func(model.Key, string, model.Problem)
 
 	path        *datapath.Datapath
@@ -101,20 +102,20 @@ func reporter(log *slog.Logger, events cluster.Events) func(model.Key, string, m
 }
 
 // problems lists the problems of objects, sorted by object.
-func (a *agent) problems() []observe.Problem {
+func (a *agent) problems() []model.ObjectProblem {
 	r := a.reconciler.Load()
 	if r == nil {
 		return nil
 	}
 	found := r.Problems()
-	var list []observe.Problem
+	var list []model.ObjectProblem
 	for _, key := range slices.SortedFunc(stdmaps.Keys(found), model.Key.Compare) {
 		for _, p := range found[key] {
-			list = append(list, observe.Problem{Object: key.String(), Reason: p.Reason, Message: p.Message})
+			list = append(list, model.ObjectProblem{Object: key.String(), Problem: p})
 		}
 	}
 	for _, p := range a.store.Self().Problems {
-		list = append(list, observe.Problem{Object: "node:" + a.store.Self().Name, Reason: p.Reason, Message: p.Message})
+		list = append(list, model.ObjectProblem{Object: "node:" + a.store.Self().Name, Problem: p})
 	}
 	return slices.Concat(list, a.optOuts.Load().problems(), a.accelerator.Problems())
 }
@@ -173,7 +174,7 @@ func postNode(store *model.Store, events cluster.Events) func(warning bool, reas
 func (a *agent) newAccelerator() (*acceleration.Accelerator, error) {
 	host := a.path.HostNetns()
 	return acceleration.New(&acceleration.Config{
-		Options: a.cfg, Store: a.store, Host: host, Limited: func(pod *model.Pod) bool { return limited(a.cfg, a.store, pod) }, Own: func() map[cni.Pod]uint64 { return a.network.Load().Cookies() }, Report: a.report, Log: a.log,
+		Options: a.cfg, Store: a.store, Host: host, Limited: func(pod *model.Pod) bool { return limited(a.cfg, a.store, pod) }, Judged: a.enforcer.passing(), Own: func() map[cni.Pod]uint64 { return a.network.Load().Cookies() }, Report: a.report, Log: a.log,
 		Records: func() *optout.CNI { return newCNI(a.cfg, host, a.log) },
 	})
 }
@@ -195,10 +196,10 @@ func limited(cfg *config.Config, store *model.Store, pod *model.Pod) bool {
 }
 
 // stale asks the reconciler, which knows the backends.
-func (a *agent) stale(ctx context.Context, peers []maps.Peer) ([]bool, error) {
+func (a *agent) stale(ctx context.Context, origins []maps.Origin) ([]bool, error) {
 	r := a.reconciler.Load()
 	if r == nil {
-		return make([]bool, len(peers)), nil
+		return make([]bool, len(origins)), nil
 	}
-	return r.Stale(ctx, peers)
+	return r.Stale(ctx, origins)
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"maps"
 
 	"fairlead.io/fairlead/pkg/agent/podnetwork"
 	"fairlead.io/fairlead/pkg/datapath"
@@ -35,6 +36,9 @@ func (a *agent) measure() (mapstats.Reading, error) {
 	if stats, _ := a.flows.Load().Stats(); !stats.LastPass.IsZero() {
 		used["ct"] = stats.Rows[0]
 	}
+	if state := a.enforcer.state(a.network.Load().Devices()); state != nil {
+		maps.Copy(used, state.Rows)
+	}
 	for i := range reading.Maps {
 		if n, ok := used[reading.Maps[i].Name]; ok {
 			reading.Maps[i].SetEntries(n)
@@ -44,8 +48,8 @@ func (a *agent) measure() (mapstats.Reading, error) {
 }
 
 // sample reads what one scrape shows. It lists neither rows nor objects, so its cost does not
-// depend on their number. Exceptions are pods with a rate, each of which it shows, and maps that
-// evict rows, which are counted now and then.
+// depend on their number. Exceptions are pods with a rate, each of which it shows, the counts of denials, of
+// which there are few thousand at most, and maps whose rows programs make, which are counted now and then.
 func (a *agent) sample() metrics.Sample {
 	var status observe.Status
 	reading, err := a.measure()
@@ -63,6 +67,7 @@ func (a *agent) sample() metrics.Sample {
 	if p := status.Policies; p != nil {
 		s.Policies = p.Count
 	}
+	s.Enforced, s.Denials = a.enforcer.state(a.network.Load().Devices()), a.enforcer.denials(datapath.MapsDir(a.cfg.BPFFS))
 	if r := a.reconciler.Load(); r != nil {
 		s.Stats, s.Reasons = r.Stats(), r.Reasons()
 	}
@@ -76,7 +81,9 @@ func (a *agent) sample() metrics.Sample {
 		s.Bandwidth = status.PodNetwork.Bandwidth
 	}
 	s.Rates, s.Sockmap = podnetwork.RateSamples(datapath.MapsDir(a.cfg.BPFFS), s.Pods), status.Sockmap
-	s.OptOut = a.optOuts.Load().stats()
+	if status.OptOut != nil {
+		s.OptOut = *status.OptOut
+	}
 	s.Stats.Damage += s.OptOut.Damage
 	s.Stats.Repaired += s.OptOut.Mended
 	return s

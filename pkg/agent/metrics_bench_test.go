@@ -67,7 +67,7 @@ func largeAgent(b *testing.B, services int, problems bool) *agent {
 	b.Cleanup(func() { check(path.Close()) })
 	check(path.Create(reconcile.Estimate(store)))
 	check(path.Attach())
-	src, _, err := cluster.NewSource(cfg, store, "", log)
+	src, _, err := cluster.NewSource(cfg, store, nil, "", log)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -18,13 +18,15 @@ type monitors struct {
 	store *model.Store
 }
 
-// newMonitors returns none. The maps will be pinned in dir.
-func newMonitors(path *datapath.Datapath, store *model.Store, dir string, log *slog.Logger) *monitors {
+// newMonitors returns none. The maps will be pinned in dir, and rule puts the number of a rule into words.
+func newMonitors(path *datapath.Datapath, store *model.Store, rule func(uint32) string, dir string, log *slog.Logger) *monitors {
 	m := &monitors{store: store}
 	m.hub = monitor.NewHub(monitor.Config{
 		Source: func() (monitor.Source, error) { return path.Events() },
-		Words:  func() (monitor.Words, error) { return monitor.NewTranslator(dir, m.podAt) },
-		Log:    log,
+		Words: func() (monitor.Words, error) {
+			return monitor.NewTranslator(dir, monitor.Names{Pod: m.podAt, Rule: rule})
+		},
+		Log: log,
 	})
 	return m
 }

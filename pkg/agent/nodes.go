@@ -5,6 +5,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/nodes"
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/reconcile"
 )
 
 // verifyNodes adds the differences in the rows about the cluster's nodes to a verification.
@@ -18,7 +19,7 @@ func verifyNodes(table *nodes.Table, v *observe.Verification) error {
 		if v.Repair {
 			v.Mended++
 		}
-		v.Differences = append(v.Differences, observe.Difference{Kind: kind, Where: where, Want: want, Have: have, Mended: v.Repair})
+		v.Differences = append(v.Differences, reconcile.Difference{Kind: kind, Where: where, Want: want, Have: have, Mended: v.Repair})
 	}
 	compareRows("cluster node", have.Nodes, want.Nodes, differ)
 	compareRows("node source", have.Sources, want.Sources, differ)

@@ -12,6 +12,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
+	"fairlead.io/fairlead/pkg/reconcile"
 	objects "fairlead.io/fairlead/pkg/source"
 )
 
@@ -50,37 +51,25 @@ func newOptOuts(cfg *config.Config, rules optout.Rules, store *model.Store, path
 // run keeps their rows until the context ends.
 func (o *optOuts) run(ctx context.Context) error { return o.controller.Run(ctx) }
 
-// stats returns how many pods have opted out. A nil optOuts knows of none.
-func (o *optOuts) stats() optout.Status {
-	if o == nil {
-		return optout.Status{}
-	}
-	return o.controller.Status()
-}
-
 // status returns which pods have opted out, or nil until the maps exist.
-func (o *optOuts) status() *observe.OptOutStatus {
+func (o *optOuts) status() *optout.Status {
 	if o == nil {
 		return nil
 	}
-	from := o.controller.Status()
-	s := &observe.OptOutStatus{Pods: from.Pods, Waiting: from.Waiting, NotCovered: from.NotCovered}
-	for _, u := range from.Uncovered {
-		s.Uncovered = append(s.Uncovered, observe.UncoveredPod{Pod: u.Pod.String(), Why: u.Why, Reason: u.Reason})
-	}
-	return s
+	status := o.controller.Status()
+	return &status
 }
 
 // problems lists the problems of namespaces, sorted by name.
-func (o *optOuts) problems() []observe.Problem {
+func (o *optOuts) problems() []model.ObjectProblem {
 	if o == nil {
 		return nil
 	}
 	found := o.controller.Problems()
-	var list []observe.Problem
+	var list []model.ObjectProblem
 	for _, name := range slices.Sorted(stdmaps.Keys(found)) {
 		for _, p := range found[name] {
-			list = append(list, observe.Problem{Object: "namespace:" + name, Reason: p.Reason, Message: p.Message})
+			list = append(list, model.ObjectProblem{Object: "namespace:" + name, Problem: p})
 		}
 	}
 	return list
@@ -97,7 +86,7 @@ func (o *optOuts) verify(ctx context.Context, v *observe.Verification) error {
 		if d.Mended {
 			v.Mended++
 		}
-		v.Differences = append(v.Differences, observe.Difference{
+		v.Differences = append(v.Differences, reconcile.Difference{
 			Kind: "optout", Where: d.Where, Want: d.Want, Have: d.Have, Mended: d.Mended,
 		})
 	}

@@ -118,12 +118,12 @@ func (r *readiness) programsAtWork() error {
 	if err != nil {
 		return err
 	}
-	found := &attached.Attachment
-	if found.Checked.IsZero() {
+	found := attached.Attachment
+	if found == nil {
 		return errors.New("not checked yet")
 	}
-	if found.Err != nil {
-		return found.Err
+	if err := found.Err(); err != nil {
+		return err
 	}
 	var errs []error
 	for _, p := range found.Proofs {

@@ -15,10 +15,12 @@ import (
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/enforce"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/metrics"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/nodes"
+	"fairlead.io/fairlead/pkg/policies"
 	"fairlead.io/fairlead/pkg/queues"
 	"fairlead.io/fairlead/pkg/reconcile"
 )
@@ -67,6 +69,7 @@ func (a *agent) steps() []func() error {
 		a.startConnections,  // aborts stale sockets, removes flows that are over, follows routes
 		a.prepareReconciler, // which writes nothing yet
 		a.startPodNetwork,   // pods' host ports are rows of the reconciler
+		a.startPolicies,     // asks the pod network for devices
 		a.startAcceleration, // asks the pod network which pods there are
 		a.startDatapath,     // checks of hooks, pins, devices and rows that age
 		a.startReconciler,   // from here on objects become rows
@@ -133,7 +136,8 @@ func (a *agent) setLocal(local *datapath.Local) {
 }
 
 func (a *agent) openSource() (err error) {
-	if a.source, a.cluster, err = cluster.NewSource(a.cfg, a.store, a.version, a.log); err != nil {
+	a.enforcer = newEnforcer(a.cfg, a.store, a.path.Maps, a.log)
+	if a.source, a.cluster, err = cluster.NewSource(a.cfg, a.store, a.enforcer.receiver(), a.version, a.log); err != nil {
 		return err
 	}
 	a.report = reporter(a.log, a.cluster.Events)
@@ -151,7 +155,7 @@ func (a *agent) prepareStatus() (err error) {
 	}
 	a.readiness = &readiness{cfg: a.cfg, store: a.store, path: a.path, reconciler: a.reconciler.Load, answered: a.metrics.Answered}
 	a.servers = a.newServers()
-	a.monitors = newMonitors(a.path, a.store, datapath.MapsDir(a.cfg.BPFFS), a.log)
+	a.monitors = newMonitors(a.path, a.store, a.enforcer.name, datapath.MapsDir(a.cfg.BPFFS), a.log)
 	return nil
 }
 
@@ -164,6 +168,7 @@ func (a *agent) listen() (err error) {
 		Verify:   a.verify,
 		Monitor:  a.monitors.open,
 		Try:      a.try,
+		Policies: a.enforcer.api(),
 	})
 	if err != nil {
 		return err
@@ -273,13 +278,36 @@ func tablesOf(path *datapath.Datapath) *reconcile.Tables {
 func (a *agent) startPodNetwork() error {
 	network, err := podnetwork.New(&podnetwork.Config{
 		Options: a.cfg, Path: a.path, Store: a.store, Nodes: a.nodes, Await: a.reconciler.Load().Await, Asked: a.metrics.Asked,
-		Pair: a.pair, BBR: a.bbr, Log: a.log,
+		Pair: a.pair, BBR: a.bbr, Policies: a.enforcer.judge(), Log: a.log,
 	})
 	if err != nil {
 		return err
 	}
 	a.network.Store(network)
 	a.running.Start("pod network", network.Run)
+	return nil
+}
+
+// startPolicies writes what policies say about pods to the maps. Before that, those of an agent before
+// stay in force.
+func (a *agent) startPolicies() error {
+	if a.enforcer == nil {
+		return nil
+	}
+	writer, err := enforce.New(a.path.Maps(), a.cfg.Policies == "audit")
+	if err != nil {
+		return err
+	}
+	a.defers(func() { _ = writer.Close() })
+	a.enforcer.Report = a.report
+	around := &policies.Around{
+		Writer: writer, Devices: a.network.Load().Devices, NeedPods: a.cluster.NeedPods, Expel: a.accelerator.Expel, Applied: a.metrics.Enforced,
+		Decided: func() {
+			a.store.SignalTraits()
+			a.accelerator.Wake()
+		},
+	}
+	a.running.Start("enforce", func(ctx context.Context) error { return a.enforcer.Run(ctx, around) })
 	return nil
 }
 

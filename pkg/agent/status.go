@@ -42,7 +42,7 @@ func (a *agent) tables() (s observe.Status, err error) {
 func (a *agent) fillMaps(s *observe.Status, from *mapstats.Reading) {
 	s.Maps, s.Fragments, s.Snat = from.Maps, from.Fragments, &from.Snat
 	if a.reconciler.Load() != nil {
-		s.Pins = &observe.PinStatus{Missing: from.Unpinned}
+		s.Pins = &datapath.Pins{Missing: from.Unpinned}
 	}
 }
 
@@ -50,50 +50,37 @@ func (a *agent) fillMaps(s *observe.Status, from *mapstats.Reading) {
 // and finds what degrades the node. err says what went wrong when the maps were read.
 func (a *agent) complete(s *observe.Status, err error) {
 	s.Version, s.Node, s.Started, s.Agent = a.version, a.cfg.NodeName, a.started, a.before.Status(time.Now())
-	missing := a.store.Unsynced()
-	s.Source = &observe.SourceStatus{Kind: a.cfg.Source, Synced: len(missing) == 0, Missing: missing}
-	a.source.Fill(s.Source)
+	s.Source = cluster.Status(a.source, a.store, a.cfg.Source)
 	if r := a.reconciler.Load(); r != nil {
-		stats := r.Stats()
-		s.Reconcile = &observe.ReconcileState{
-			Dirty: stats.Pending, Passes: stats.Passes, Errors: stats.Errors, LastError: stats.LastError,
-			LastDuration: stats.LastDuration, LastTime: stats.LastPass,
-			Verify: observe.VerifyState{
-				Checks: stats.Checks, Found: stats.Damage, Mended: stats.Repaired, LastTime: stats.LastCheck,
-			},
+		s.Reconcile = r.Status()
+		if pods := a.optOuts.Load().status(); pods != nil {
+			s.Reconcile.Verify.Found += pods.Damage
+			s.Reconcile.Verify.Mended += pods.Mended
 		}
-		for _, use := range stats.Quotas {
-			if use.Wanted > 0 && use.Limit > 0 {
-				s.Reconcile.Quotas = append(s.Reconcile.Quotas, observe.QuotaUse(use))
-			}
-		}
-		optOuts := a.optOuts.Load().stats()
-		s.Reconcile.Verify.Found += optOuts.Damage
-		s.Reconcile.Verify.Mended += optOuts.Mended
 	}
-	s.ServiceRanges = serviceRanges(a.store)
+	s.ServiceRanges = a.store.ServiceRanges()
 	s.OptOut, s.Flows = a.optOuts.Load().status(), a.flows.Load().Status()
-	if ways, known := a.routes.Load().Status(); known {
-		s.Ways = &ways
+	if routes, known := a.routes.Load().Status(); known {
+		s.Routes = &routes
 	}
 	if s.Snat != nil {
 		s.Snat.Uses = a.flows.Load().SnatUses(s.Snat.RefusedLately > 0)
 	}
+	s.Enforced = a.enforcer.state(a.network.Load().Devices())
+	if s.Enforced != nil && s.Reconcile != nil {
+		s.Reconcile.Verify.Found += s.Enforced.Damage
+		s.Reconcile.Verify.Mended += s.Enforced.Mended
+	}
 	s.PodNetwork, s.Policies, s.Sockmap = a.network.Load().Status(), a.policies.Status(), a.accelerator.Status()
-	attached, failed := a.path.Status()
-	fillPins(s.Pins, &attached.Pins)
+	var failed error
+	s.Datapath, failed = a.path.Status()
+	s.Datapath.Features["abort sockets of backends that are gone"] = a.sockets.Load().Works()
+	addForwarding(s.Datapath.Outside)
+	if s.Pins != nil {
+		pins := s.Datapath.Pins
+		pins.Missing, s.Pins = s.Pins.Missing, &pins
+	}
 	s.Disbelieved = a.nodes.Refused()
-	s.Datapath.CgroupRoot = attached.CgroupRoot
-	s.Datapath.Features = map[string]bool{
-		"refuse with ECONNREFUSED": attached.Features.CanRefuse, "abort sockets of backends that are gone": a.sockets.Load().Works(),
-	}
-	for _, p := range attached.Programs {
-		s.Datapath.Programs = append(s.Datapath.Programs, observe.ProgramStatus{
-			Name: p.Name, Idle: p.Idle, Attached: p.Attached, ID: uint32(p.ID), Tag: p.Tag, Instructions: p.Instructions,
-		})
-	}
-	s.Datapath.Attachment = attachmentStatus(&attached.Attachment)
-	s.Datapath.Outside = outsideStatus(&attached.Outside)
 	s.FindProblems()
 	if r := a.reconciler.Load(); s.Source.Synced && (r == nil || !r.Stats().Synced) {
 		s.Degraded = append(s.Degraded, "The maps do not yet contain what the source delivered.")
@@ -104,43 +91,6 @@ func (a *agent) complete(s *observe.Status, err error) {
 		}
 	}
 	s.Degraded = append(s.Degraded, faultsOf(a.servers)...)
-}
-
-// attachmentStatus returns the result of the last check, or nil before the first.
-func attachmentStatus(from *datapath.Attachment) *observe.AttachmentStatus {
-	if from.Checked.IsZero() {
-		return nil
-	}
-	s := &observe.AttachmentStatus{Checked: from.Checked, Mended: from.Mended, Families: []observe.FamilyProof{}}
-	if from.Err != nil {
-		s.Error = from.Err.Error()
-	}
-	for _, p := range from.Proofs {
-		s.Families = append(s.Families, observe.FamilyProof{Family: p.Family, State: observe.ProofState(p.State), Why: p.Why})
-	}
-	return s
-}
-
-// serviceRanges returns the ranges from which Services get their ClusterIPs.
-func serviceRanges(store *model.Store) *observe.ServiceRanges {
-	objects, refuses := store.ServiceCIDRs()
-	ranges := &observe.ServiceRanges{Refuses: refuses}
-	for _, object := range objects {
-		ranges.Ranges = append(ranges.Ranges, object.CIDRs...)
-	}
-	return ranges
-}
-
-// fillPins adds what the agent has done about pins that others removed. There is nothing to fill before
-// there are maps.
-func fillPins(s *observe.PinStatus, from *datapath.Pins) {
-	if s == nil {
-		return
-	}
-	s.Restored, s.Last, s.LastTime = from.Restored, from.Last, from.At
-	if from.Err != nil {
-		s.Error = from.Err.Error()
-	}
 }
 
 // reportPins returns a function that posts an event about pins that had to be restored. The log has it

@@ -15,19 +15,48 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/policies"
+	"fairlead.io/fairlead/pkg/reconcile"
 )
+
+// samplePolicies answers as an agent that enforces policies does.
+type samplePolicies struct{}
+
+// Names returns the name of a rule.
+func (samplePolicies) Names() []policies.RuleName {
+	return []policies.RuleName{{Number: 7, Policy: "networkpolicy shop/web", Words: "networkpolicy shop/web, ingress: no rule accepts it"}}
+}
+
+// List returns a number.
+func (samplePolicies) List() policies.Listing { return policies.Listing{Others: 3} }
+
+// Get returns the name that was asked for.
+func (samplePolicies) Get(name string) (policies.Found, error) {
+	return policies.Found{Policies: []policies.PolicyView{{PolicySummary: policies.PolicySummary{Policy: name}}}}, nil
+}
+
+// Explain returns what was asked.
+func (samplePolicies) Explain(q policies.Question) ([]policies.Answer, error) {
+	return []policies.Answer{{Outcome: q.From + " " + q.To + " " + q.Ports.String()}}, nil
+}
+
+// Audit returns what it was given.
+func (samplePolicies) Audit(name string, text []byte) (policies.Audit, error) {
+	return policies.Audit{Policies: []string{name}, Flows: len(text)}, nil
+}
 
 func handlers() Handlers {
 	return Handlers{
 		Status: func() observe.Status { return observe.Status{Node: "worker-1", Services: 3} },
 		Config: func() any { return []config.Origin{{Name: "bpffs", Value: "/sys/fs/bpf", From: "default"}} },
-		Problems: func() []observe.Problem {
-			return []observe.Problem{{Object: "shop/web", Reason: "FrontendConflict", Message: "taken"}}
+		Problems: func() []model.ObjectProblem {
+			return []model.ObjectProblem{{Object: "shop/web", Problem: model.Problem{Reason: "FrontendConflict", Message: "taken"}}}
 		},
 		LogLevel: new(slog.LevelVar),
 		Verify: func(_ context.Context, repair bool) (observe.Verification, error) {
-			return observe.Verification{Repair: repair, Services: 3}, nil
+			return observe.Verification{Repair: repair, Report: reconcile.Report{Services: 3}}, nil
 		},
 	}
 }
@@ -132,7 +161,7 @@ func TestRequests(t *testing.T) {
 
 func TestNoProblemsIsAList(t *testing.T) {
 	h := handlers()
-	h.Problems = func() []observe.Problem { return nil }
+	h.Problems = func() []model.ObjectProblem { return nil }
 	path := socket(t)
 	stop := serve(t, path, h)
 	defer stop()

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
 )
 
@@ -80,8 +81,8 @@ func (c *Client) Config(ctx context.Context) ([]config.Origin, error) {
 }
 
 // Problems returns the problems that the agent found in objects.
-func (c *Client) Problems(ctx context.Context) ([]observe.Problem, error) {
-	var problems []observe.Problem
+func (c *Client) Problems(ctx context.Context) ([]model.ObjectProblem, error) {
+	var problems []model.ObjectProblem
 	err := c.do(ctx, http.MethodGet, "/v1/problems", nil, &problems)
 	return problems, err
 }

@@ -19,6 +19,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/explain"
+	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/monitor"
 	"fairlead.io/fairlead/pkg/observe"
 )
@@ -37,7 +38,7 @@ const (
 type Handlers struct {
 	Status   func() observe.Status
 	Config   func() any
-	Problems func() []observe.Problem
+	Problems func() []model.ObjectProblem
 	LogLevel *slog.LevelVar
 	// Verify compares the maps with what they should contain, and fixes them if repair is true.
 	Verify func(ctx context.Context, repair bool) (observe.Verification, error)
@@ -45,6 +46,8 @@ type Handlers struct {
 	Monitor func(monitor.Filter) (Stream, error)
 	// Try runs the programs on a packet and tells what they do with it.
 	Try func(explain.TrialQuestion) (explain.Trial, error)
+	// Policies is nil if no policies are enforced.
+	Policies Policies
 }
 
 // Server serves the API on a unix socket.
@@ -143,7 +146,7 @@ func (h Handlers) mux() http.Handler {
 	mux.HandleFunc("GET /v1/problems", func(w http.ResponseWriter, _ *http.Request) {
 		problems := h.Problems()
 		if problems == nil {
-			problems = []observe.Problem{}
+			problems = []model.ObjectProblem{}
 		}
 		answer(w, http.StatusOK, problems)
 	})
@@ -155,6 +158,7 @@ func (h Handlers) mux() http.Handler {
 	mux.HandleFunc("PUT /v1/log-level", h.setLogLevel)
 	mux.HandleFunc("GET /v1/monitor", h.monitor)
 	mux.HandleFunc("GET /v1/trial", h.try)
+	h.policies(mux)
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)

@@ -32,11 +32,11 @@ const (
 	CollectMapDsrHints            = "dsr_hints"
 	CollectMapEarlyFrames         = "early_frames"
 	CollectMapEarlyMarks          = "early_marks"
+	CollectMapEarlySlots          = "early_slots"
 	CollectMapEarlyTally          = "early_tally"
 	CollectMapEvents              = "events"
 	CollectMapFibCache            = "fib_cache"
 	CollectMapFrags               = "frags"
-	CollectMapLate                = "late"
 	CollectMapLruStats            = "lru_stats"
 	CollectMapNames               = "names"
 	CollectMapNatDevices          = "nat_devices"
@@ -128,11 +128,11 @@ type CollectMapSpecs struct {
 	DsrHints        *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.MapSpec `ebpf:"early_marks"`
+	EarlySlots      *ebpf.MapSpec `ebpf:"early_slots"`
 	EarlyTally      *ebpf.MapSpec `ebpf:"early_tally"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	FibCache        *ebpf.MapSpec `ebpf:"fib_cache"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
-	Late            *ebpf.MapSpec `ebpf:"late"`
 	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
 	NatDevices      *ebpf.MapSpec `ebpf:"nat_devices"`
@@ -198,11 +198,11 @@ type CollectMaps struct {
 	DsrHints        *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.Map `ebpf:"early_marks"`
+	EarlySlots      *ebpf.Map `ebpf:"early_slots"`
 	EarlyTally      *ebpf.Map `ebpf:"early_tally"`
 	Events          *ebpf.Map `ebpf:"events"`
 	FibCache        *ebpf.Map `ebpf:"fib_cache"`
 	Frags           *ebpf.Map `ebpf:"frags"`
-	Late            *ebpf.Map `ebpf:"late"`
 	LruStats        *ebpf.Map `ebpf:"lru_stats"`
 	Names           *ebpf.Map `ebpf:"names"`
 	NatDevices      *ebpf.Map `ebpf:"nat_devices"`
@@ -242,11 +242,11 @@ func (m *CollectMaps) Close() error {
 		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
+		m.EarlySlots,
 		m.EarlyTally,
 		m.Events,
 		m.FibCache,
 		m.Frags,
-		m.Late,
 		m.LruStats,
 		m.Names,
 		m.NatDevices,

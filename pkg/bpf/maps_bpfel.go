@@ -144,25 +144,13 @@ type MapsCtEntry struct {
 	Dmac     [6]uint8
 	Smac     [6]uint8
 	Seen     uint32
-	Flags    uint8
+	Kind     uint8
 	State    uint8
 	Checksum uint16
 	SeqHi    uint16
 	SynHi    uint16
 	Pad      [4]uint8
 }
-
-type MapsCtFlag uint32
-
-const (
-	MapsCtFlagCT_REPLY    MapsCtFlag = 1
-	MapsCtFlagCT_GUARDED  MapsCtFlag = 2
-	MapsCtFlagCT_STACK    MapsCtFlag = 4
-	MapsCtFlagCT_DSR      MapsCtFlag = 24
-	MapsCtFlagCT_POD      MapsCtFlag = 32
-	MapsCtFlagCT_POD_FLOW MapsCtFlag = 64
-	MapsCtFlagCT_NODE     MapsCtFlag = 128
-)
 
 type MapsCtPhase uint32
 
@@ -264,6 +252,15 @@ type MapsEarlyMark struct {
 	Pad      uint32
 }
 
+type MapsEarlySlot struct {
+	_        structs.HostLayout
+	Datagram MapsDatagram
+	Busy     uint32
+	Len      uint32
+	Ifindex  uint32
+	Seen     uint32
+}
+
 type MapsEarlyTally struct {
 	_        structs.HostLayout
 	Kept     uint64
@@ -288,9 +285,10 @@ type MapsEvent struct {
 	IsLeaving uint8
 	Reason    uint8
 	IsDropped uint8
-	Flags     uint8
+	Kind      uint8
 	TcpFlags  uint8
-	Pad       [6]uint8
+	Pad       [2]uint8
+	Rule      uint32
 }
 
 type MapsFibCacheRow struct {
@@ -316,6 +314,30 @@ type MapsFlow struct {
 	Pad   [3]uint8
 }
 
+type MapsFlowFlag uint32
+
+const (
+	MapsFlowFlagFLOW_KIND       MapsFlowFlag = 15
+	MapsFlowFlagFLOW_REPLY      MapsFlowFlag = 16
+	MapsFlowFlagFLOW_HAS_RANGES MapsFlowFlag = 32
+)
+
+type MapsFlowKind uint32
+
+const (
+	MapsFlowKindFLOW_REMOTE      MapsFlowKind = 0
+	MapsFlowKindFLOW_LOCAL       MapsFlowKind = 1
+	MapsFlowKindFLOW_MASQUERADED MapsFlowKind = 2
+	MapsFlowKindFLOW_POD         MapsFlowKind = 3
+	MapsFlowKindFLOW_POD_SELF    MapsFlowKind = 4
+	MapsFlowKindFLOW_HOST        MapsFlowKind = 5
+	MapsFlowKindFLOW_HOST_LOCAL  MapsFlowKind = 6
+	MapsFlowKindFLOW_DSR         MapsFlowKind = 8
+	MapsFlowKindFLOW_DSR_IPIP    MapsFlowKind = 9
+	MapsFlowKindFLOW_DSR_GENEVE  MapsFlowKind = 10
+	MapsFlowKindFLOW_DSR_OPT     MapsFlowKind = 11
+)
+
 type MapsHook uint32
 
 const (
@@ -333,15 +355,6 @@ const (
 	MapsHostedHOSTED_BACKEND  MapsHosted = 1
 	MapsHostedHOSTED_FRONTEND MapsHosted = 2
 )
-
-type MapsLate struct {
-	_        structs.HostLayout
-	Datagram MapsDatagram
-	Busy     uint32
-	Len      uint32
-	Ifindex  uint32
-	Seen     uint32
-}
 
 type MapsLru uint32
 
@@ -433,6 +446,7 @@ type MapsPacketConfig struct {
 	Pacer             uint32
 	TunnelPort        uint32
 	AnySourcePort     uint32
+	Policies          uint64
 	Checked           uint64
 	HashKey0          uint64
 	HashKey1          uint64
@@ -463,6 +477,7 @@ type MapsPodFlag uint32
 const (
 	MapsPodFlagPOD_UNCHECKED MapsPodFlag = 1
 	MapsPodFlagPOD_BBR       MapsPodFlag = 2
+	MapsPodFlagPOD_POLICY    MapsPodFlag = 4
 )
 
 type MapsPodLink struct {
@@ -497,6 +512,139 @@ type MapsPodRate struct {
 	Share uint64
 	Class uint32
 	Pace  uint32
+}
+
+type MapsPolicyClass struct {
+	_     structs.HostLayout
+	Class [2]uint32
+}
+
+type MapsPolicyDecision struct {
+	_     structs.HostLayout
+	Ports [2]MapsPolicyPorts
+}
+
+type MapsPolicyDecisionKey struct {
+	_         structs.HostLayout
+	Subject   uint32
+	Class     uint32
+	Direction uint32
+}
+
+type MapsPolicyDenial struct {
+	_         structs.HostLayout
+	Rule      uint32
+	Direction uint32
+}
+
+type MapsPolicyDirection uint32
+
+const (
+	MapsPolicyDirectionPOLICY_INGRESS    MapsPolicyDirection = 0
+	MapsPolicyDirectionPOLICY_EGRESS     MapsPolicyDirection = 1
+	MapsPolicyDirectionPOLICY_DIRECTIONS MapsPolicyDirection = 2
+)
+
+type MapsPolicyFlow struct {
+	_          structs.HostLayout
+	Tag        uint64
+	Generation uint32
+	Seen       uint32
+	Denied     uint32
+	Flags      uint16
+	Ends       uint16
+	Owner      uint32
+	Pad        uint32
+	Next       uint64
+}
+
+type MapsPolicyFlowEnd uint32
+
+const (
+	MapsPolicyFlowEndPOLICY_FIN MapsPolicyFlowEnd = 1
+	MapsPolicyFlowEndPOLICY_RST MapsPolicyFlowEnd = 4
+)
+
+type MapsPolicyFlowFlag uint32
+
+const (
+	MapsPolicyFlowFlagPOLICY_FLOW_EGRESS MapsPolicyFlowFlag = 1
+	MapsPolicyFlowFlagPOLICY_FLOW_DENIED MapsPolicyFlowFlag = 2
+	MapsPolicyFlowFlagPOLICY_FLOW_NODE   MapsPolicyFlowFlag = 4
+	MapsPolicyFlowFlagPOLICY_FLOW_NEXT   MapsPolicyFlowFlag = 8
+)
+
+type MapsPolicyPod struct {
+	_       structs.HostLayout
+	Subject [2]MapsPolicySubject
+	Adopts  uint32
+	Answers uint32
+}
+
+type MapsPolicyPorts struct {
+	_     structs.HostLayout
+	First uint32
+	Count uint32
+}
+
+type MapsPolicyProtocol uint32
+
+const (
+	MapsPolicyProtocolPOLICY_OTHER          MapsPolicyProtocol = 0
+	MapsPolicyProtocolPOLICY_TCP            MapsPolicyProtocol = 1
+	MapsPolicyProtocolPOLICY_UDP            MapsPolicyProtocol = 2
+	MapsPolicyProtocolPOLICY_SCTP           MapsPolicyProtocol = 3
+	MapsPolicyProtocolPOLICY_PROTOCOL_SHIFT MapsPolicyProtocol = 16
+)
+
+type MapsPolicyRule uint32
+
+const (
+	MapsPolicyRulePOLICY_RULE_NONE    MapsPolicyRule = 0
+	MapsPolicyRulePOLICY_RULE_UNKNOWN MapsPolicyRule = 1
+	MapsPolicyRulePOLICY_RULE_PACKET  MapsPolicyRule = 2
+	MapsPolicyRulePOLICY_RULE_NODE    MapsPolicyRule = 3
+	MapsPolicyRulePOLICY_RULES        MapsPolicyRule = 4
+)
+
+type MapsPolicyRun struct {
+	_       structs.HostLayout
+	From    uint32
+	Verdict uint32
+}
+
+type MapsPolicyShare struct {
+	_       structs.HostLayout
+	Rows    int32
+	Since   int32
+	Counted int32
+	Begun   int32
+}
+
+type MapsPolicyState struct {
+	_       structs.HostLayout
+	Version uint32
+	Pods    uint32
+}
+
+type MapsPolicySubject struct {
+	_          structs.HostLayout
+	Subject    uint32
+	Scope      uint32
+	Generation uint32
+	Flags      uint32
+}
+
+type MapsPolicySubjectFlag uint32
+
+const (
+	MapsPolicySubjectFlagPOLICY_AUDIT MapsPolicySubjectFlag = 1
+)
+
+type MapsPolicyView struct {
+	_     structs.HostLayout
+	Scope uint32
+	Class uint32
 }
 
 type MapsPrefixKey struct {
@@ -544,11 +692,11 @@ const (
 	MapsReasonREASON_SOURCE_RANGE  MapsReason = 13
 	MapsReasonREASON_TOO_BIG       MapsReason = 14
 	MapsReasonREASON_STRAY         MapsReason = 15
-	MapsReasonREASON_GIVEN_BACK    MapsReason = 16
+	MapsReasonREASON_DSR_RETURNED  MapsReason = 16
 	MapsReasonREASON_NO_PORTS      MapsReason = 17
 	MapsReasonREASON_SPOOFED       MapsReason = 18
 	MapsReasonREASON_SPOOFED_LINK  MapsReason = 19
-	MapsReasonREASON_NEIGHBOUR     MapsReason = 20
+	MapsReasonREASON_NEIGHBOR      MapsReason = 20
 	MapsReasonREASON_ROUTER        MapsReason = 21
 	MapsReasonREASON_DHCP          MapsReason = 22
 	MapsReasonREASON_LOOPBACK      MapsReason = 23
@@ -564,7 +712,9 @@ const (
 	MapsReasonREASON_POD_SOURCE    MapsReason = 33
 	MapsReasonREASON_PORT_TAKEN    MapsReason = 34
 	MapsReasonREASON_NO_SERVICE    MapsReason = 35
-	MapsReasonREASONS              MapsReason = 36
+	MapsReasonREASON_POLICY        MapsReason = 36
+	MapsReasonREASON_POLICY_AUDIT  MapsReason = 37
+	MapsReasonREASONS              MapsReason = 38
 )
 
 type MapsReceiveWindow struct {
@@ -734,90 +884,110 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	MapsMapAffinity            = "affinity"
-	MapsMapAllowances          = "allowances"
-	MapsMapBackends            = "backends"
-	MapsMapClusterNodes        = "cluster_nodes"
-	MapsMapConnOrigins         = "conn_origins"
-	MapsMapConntrackImport     = "conntrack_import"
-	MapsMapCounters            = "counters"
-	MapsMapCt                  = "ct"
-	MapsMapCtOpened            = "ct_opened"
-	MapsMapCtPending           = "ct_pending"
-	MapsMapDeviceMacs          = "device_macs"
-	MapsMapDsrHints            = "dsr_hints"
-	MapsMapEarlyFrames         = "early_frames"
-	MapsMapEarlyMarks          = "early_marks"
-	MapsMapEarlyTally          = "early_tally"
-	MapsMapEvents              = "events"
-	MapsMapFibCache            = "fib_cache"
-	MapsMapFrags               = "frags"
-	MapsMapLate                = "late"
-	MapsMapLruStats            = "lru_stats"
-	MapsMapMasqSkip            = "masq_skip"
-	MapsMapNames               = "names"
-	MapsMapNatDevices          = "nat_devices"
-	MapsMapNodeAddrs           = "node_addrs"
-	MapsMapNodeSources         = "node_sources"
-	MapsMapOptout              = "optout"
-	MapsMapOptoutKinds         = "optout_kinds"
-	MapsMapPacketClients       = "packet_clients"
-	MapsMapPodLinks            = "pod_links"
-	MapsMapPodPaces            = "pod_paces"
-	MapsMapPodRates            = "pod_rates"
-	MapsMapPods                = "pods"
-	MapsMapRangeEpochs         = "range_epochs"
-	MapsMapRouteEpoch          = "route_epoch"
-	MapsMapServices            = "services"
-	MapsMapSharePaces          = "share_paces"
-	MapsMapShareRates          = "share_rates"
-	MapsMapSlots               = "slots"
-	MapsMapSnatAddrs           = "snat_addrs"
-	MapsMapSockBackends        = "sock_backends"
-	MapsMapSockOrigins         = "sock_origins"
-	MapsMapSrcRanges           = "src_ranges"
-	MapsMapSvcs                = "svcs"
-	MapsMapTunnel              = "tunnel"
-	MapsMapWatch               = "watch"
-	MapsMapWatched             = "watched"
-	MapsVarAlgorithmType       = "algorithm_type"
-	MapsVarBackendFlagType     = "backend_flag_type"
-	MapsVarCarriedType         = "carried_type"
-	MapsVarCarryOutcomeType    = "carry_outcome_type"
-	MapsVarCfg                 = "cfg"
-	MapsVarClusterNodeFlagType = "cluster_node_flag_type"
-	MapsVarCollectRunType      = "collect_run_type"
-	MapsVarCounterRoomType     = "counter_room_type"
-	MapsVarCtClassType         = "ct_class_type"
-	MapsVarCtFlagType          = "ct_flag_type"
-	MapsVarCtPhaseType         = "ct_phase_type"
-	MapsVarCtStateType         = "ct_state_type"
-	MapsVarDoomOutcomeType     = "doom_outcome_type"
-	MapsVarDoomType            = "doom_type"
-	MapsVarDoomedType          = "doomed_type"
-	MapsVarDsrModeType         = "dsr_mode_type"
-	MapsVarEventType           = "event_type"
-	MapsVarHookType            = "hook_type"
-	MapsVarHostedType          = "hosted_type"
-	MapsVarLruType             = "lru_type"
-	MapsVarNodeAddrFlagType    = "node_addr_flag_type"
-	MapsVarOptoutKindType      = "optout_kind_type"
-	MapsVarOptoutWhyType       = "optout_why_type"
-	MapsVarPaceKindType        = "pace_kind_type"
-	MapsVarPodClassType        = "pod_class_type"
-	MapsVarPodFlagType         = "pod_flag_type"
-	MapsVarPodProxyType        = "pod_proxy_type"
-	MapsVarRangeBitsType       = "range_bits_type"
-	MapsVarReasonType          = "reason_type"
-	MapsVarReceiveWindowType   = "receive_window_type"
-	MapsVarServiceFlagType     = "service_flag_type"
-	MapsVarSnatAddrType        = "snat_addr_type"
-	MapsVarSockCfg             = "sock_cfg"
-	MapsVarSvcKindType         = "svc_kind_type"
-	MapsVarSvcScopeType        = "svc_scope_type"
-	MapsVarSweepRunType        = "sweep_run_type"
-	MapsVarTableStageType      = "table_stage_type"
-	MapsVarWatchedKindType     = "watched_kind_type"
+	MapsMapAffinity              = "affinity"
+	MapsMapAllowances            = "allowances"
+	MapsMapBackends              = "backends"
+	MapsMapClusterNodes          = "cluster_nodes"
+	MapsMapConnOrigins           = "conn_origins"
+	MapsMapConntrackImport       = "conntrack_import"
+	MapsMapCounters              = "counters"
+	MapsMapCt                    = "ct"
+	MapsMapCtOpened              = "ct_opened"
+	MapsMapCtPending             = "ct_pending"
+	MapsMapDeviceMacs            = "device_macs"
+	MapsMapDsrHints              = "dsr_hints"
+	MapsMapEarlyFrames           = "early_frames"
+	MapsMapEarlyMarks            = "early_marks"
+	MapsMapEarlySlots            = "early_slots"
+	MapsMapEarlyTally            = "early_tally"
+	MapsMapEvents                = "events"
+	MapsMapFibCache              = "fib_cache"
+	MapsMapFrags                 = "frags"
+	MapsMapLruStats              = "lru_stats"
+	MapsMapMasqSkip              = "masq_skip"
+	MapsMapNames                 = "names"
+	MapsMapNatDevices            = "nat_devices"
+	MapsMapNodeAddrs             = "node_addrs"
+	MapsMapNodeSources           = "node_sources"
+	MapsMapOptout                = "optout"
+	MapsMapOptoutKinds           = "optout_kinds"
+	MapsMapPacketClients         = "packet_clients"
+	MapsMapPodLinks              = "pod_links"
+	MapsMapPodPaces              = "pod_paces"
+	MapsMapPodRates              = "pod_rates"
+	MapsMapPods                  = "pods"
+	MapsMapPolicyDecisions       = "policy_decisions"
+	MapsMapPolicyDenials         = "policy_denials"
+	MapsMapPolicyFlows           = "policy_flows"
+	MapsMapPolicyPeers           = "policy_peers"
+	MapsMapPolicyPending         = "policy_pending"
+	MapsMapPolicyPods            = "policy_pods"
+	MapsMapPolicyRegions         = "policy_regions"
+	MapsMapPolicyRuns            = "policy_runs"
+	MapsMapPolicyShares          = "policy_shares"
+	MapsMapPolicyState           = "policy_state"
+	MapsMapPolicyViews           = "policy_views"
+	MapsMapRangeEpochs           = "range_epochs"
+	MapsMapRouteEpoch            = "route_epoch"
+	MapsMapServices              = "services"
+	MapsMapSharePaces            = "share_paces"
+	MapsMapShareRates            = "share_rates"
+	MapsMapSlots                 = "slots"
+	MapsMapSnatAddrs             = "snat_addrs"
+	MapsMapSockBackends          = "sock_backends"
+	MapsMapSockOrigins           = "sock_origins"
+	MapsMapSrcRanges             = "src_ranges"
+	MapsMapSvcs                  = "svcs"
+	MapsMapTunnel                = "tunnel"
+	MapsMapWatch                 = "watch"
+	MapsMapWatched               = "watched"
+	MapsVarAlgorithmType         = "algorithm_type"
+	MapsVarBackendFlagType       = "backend_flag_type"
+	MapsVarCarriedType           = "carried_type"
+	MapsVarCarryOutcomeType      = "carry_outcome_type"
+	MapsVarCfg                   = "cfg"
+	MapsVarClusterNodeFlagType   = "cluster_node_flag_type"
+	MapsVarCollectRunType        = "collect_run_type"
+	MapsVarCounterRoomType       = "counter_room_type"
+	MapsVarCtClassType           = "ct_class_type"
+	MapsVarCtPhaseType           = "ct_phase_type"
+	MapsVarCtStateType           = "ct_state_type"
+	MapsVarDoomOutcomeType       = "doom_outcome_type"
+	MapsVarDoomType              = "doom_type"
+	MapsVarDoomedType            = "doomed_type"
+	MapsVarDsrModeType           = "dsr_mode_type"
+	MapsVarEventType             = "event_type"
+	MapsVarFlowFlagType          = "flow_flag_type"
+	MapsVarFlowKindType          = "flow_kind_type"
+	MapsVarHookType              = "hook_type"
+	MapsVarHostedType            = "hosted_type"
+	MapsVarLruType               = "lru_type"
+	MapsVarNodeAddrFlagType      = "node_addr_flag_type"
+	MapsVarOptoutKindType        = "optout_kind_type"
+	MapsVarOptoutWhyType         = "optout_why_type"
+	MapsVarPaceKindType          = "pace_kind_type"
+	MapsVarPodClassType          = "pod_class_type"
+	MapsVarPodFlagType           = "pod_flag_type"
+	MapsVarPodProxyType          = "pod_proxy_type"
+	MapsVarPolicyDirectionType   = "policy_direction_type"
+	MapsVarPolicyFlowEndType     = "policy_flow_end_type"
+	MapsVarPolicyFlowFlagType    = "policy_flow_flag_type"
+	MapsVarPolicyPortsType       = "policy_ports_type"
+	MapsVarPolicyProtocolType    = "policy_protocol_type"
+	MapsVarPolicyRuleType        = "policy_rule_type"
+	MapsVarPolicySubjectFlagType = "policy_subject_flag_type"
+	MapsVarPolicySubjectType     = "policy_subject_type"
+	MapsVarRangeBitsType         = "range_bits_type"
+	MapsVarReasonType            = "reason_type"
+	MapsVarReceiveWindowType     = "receive_window_type"
+	MapsVarServiceFlagType       = "service_flag_type"
+	MapsVarSnatAddrType          = "snat_addr_type"
+	MapsVarSockCfg               = "sock_cfg"
+	MapsVarSvcKindType           = "svc_kind_type"
+	MapsVarSvcScopeType          = "svc_scope_type"
+	MapsVarSweepRunType          = "sweep_run_type"
+	MapsVarTableStageType        = "table_stage_type"
+	MapsVarWatchedKindType       = "watched_kind_type"
 )
 
 // LoadMaps returns the embedded CollectionSpec for Maps.
@@ -882,11 +1052,11 @@ type MapsMapSpecs struct {
 	DsrHints        *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.MapSpec `ebpf:"early_marks"`
+	EarlySlots      *ebpf.MapSpec `ebpf:"early_slots"`
 	EarlyTally      *ebpf.MapSpec `ebpf:"early_tally"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	FibCache        *ebpf.MapSpec `ebpf:"fib_cache"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
-	Late            *ebpf.MapSpec `ebpf:"late"`
 	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
@@ -900,6 +1070,17 @@ type MapsMapSpecs struct {
 	PodPaces        *ebpf.MapSpec `ebpf:"pod_paces"`
 	PodRates        *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods            *ebpf.MapSpec `ebpf:"pods"`
+	PolicyDecisions *ebpf.MapSpec `ebpf:"policy_decisions"`
+	PolicyDenials   *ebpf.MapSpec `ebpf:"policy_denials"`
+	PolicyFlows     *ebpf.MapSpec `ebpf:"policy_flows"`
+	PolicyPeers     *ebpf.MapSpec `ebpf:"policy_peers"`
+	PolicyPending   *ebpf.MapSpec `ebpf:"policy_pending"`
+	PolicyPods      *ebpf.MapSpec `ebpf:"policy_pods"`
+	PolicyRegions   *ebpf.MapSpec `ebpf:"policy_regions"`
+	PolicyRuns      *ebpf.MapSpec `ebpf:"policy_runs"`
+	PolicyShares    *ebpf.MapSpec `ebpf:"policy_shares"`
+	PolicyState     *ebpf.MapSpec `ebpf:"policy_state"`
+	PolicyViews     *ebpf.MapSpec `ebpf:"policy_views"`
 	RangeEpochs     *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.MapSpec `ebpf:"route_epoch"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
@@ -920,44 +1101,53 @@ type MapsMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type MapsVariableSpecs struct {
-	AlgorithmType       *ebpf.VariableSpec `ebpf:"algorithm_type"`
-	BackendFlagType     *ebpf.VariableSpec `ebpf:"backend_flag_type"`
-	CarriedType         *ebpf.VariableSpec `ebpf:"carried_type"`
-	CarryOutcomeType    *ebpf.VariableSpec `ebpf:"carry_outcome_type"`
-	Cfg                 *ebpf.VariableSpec `ebpf:"cfg"`
-	ClusterNodeFlagType *ebpf.VariableSpec `ebpf:"cluster_node_flag_type"`
-	CollectRunType      *ebpf.VariableSpec `ebpf:"collect_run_type"`
-	CounterRoomType     *ebpf.VariableSpec `ebpf:"counter_room_type"`
-	CtClassType         *ebpf.VariableSpec `ebpf:"ct_class_type"`
-	CtFlagType          *ebpf.VariableSpec `ebpf:"ct_flag_type"`
-	CtPhaseType         *ebpf.VariableSpec `ebpf:"ct_phase_type"`
-	CtStateType         *ebpf.VariableSpec `ebpf:"ct_state_type"`
-	DoomOutcomeType     *ebpf.VariableSpec `ebpf:"doom_outcome_type"`
-	DoomType            *ebpf.VariableSpec `ebpf:"doom_type"`
-	DoomedType          *ebpf.VariableSpec `ebpf:"doomed_type"`
-	DsrModeType         *ebpf.VariableSpec `ebpf:"dsr_mode_type"`
-	EventType           *ebpf.VariableSpec `ebpf:"event_type"`
-	HookType            *ebpf.VariableSpec `ebpf:"hook_type"`
-	HostedType          *ebpf.VariableSpec `ebpf:"hosted_type"`
-	LruType             *ebpf.VariableSpec `ebpf:"lru_type"`
-	NodeAddrFlagType    *ebpf.VariableSpec `ebpf:"node_addr_flag_type"`
-	OptoutKindType      *ebpf.VariableSpec `ebpf:"optout_kind_type"`
-	OptoutWhyType       *ebpf.VariableSpec `ebpf:"optout_why_type"`
-	PaceKindType        *ebpf.VariableSpec `ebpf:"pace_kind_type"`
-	PodClassType        *ebpf.VariableSpec `ebpf:"pod_class_type"`
-	PodFlagType         *ebpf.VariableSpec `ebpf:"pod_flag_type"`
-	PodProxyType        *ebpf.VariableSpec `ebpf:"pod_proxy_type"`
-	RangeBitsType       *ebpf.VariableSpec `ebpf:"range_bits_type"`
-	ReasonType          *ebpf.VariableSpec `ebpf:"reason_type"`
-	ReceiveWindowType   *ebpf.VariableSpec `ebpf:"receive_window_type"`
-	ServiceFlagType     *ebpf.VariableSpec `ebpf:"service_flag_type"`
-	SnatAddrType        *ebpf.VariableSpec `ebpf:"snat_addr_type"`
-	SockCfg             *ebpf.VariableSpec `ebpf:"sock_cfg"`
-	SvcKindType         *ebpf.VariableSpec `ebpf:"svc_kind_type"`
-	SvcScopeType        *ebpf.VariableSpec `ebpf:"svc_scope_type"`
-	SweepRunType        *ebpf.VariableSpec `ebpf:"sweep_run_type"`
-	TableStageType      *ebpf.VariableSpec `ebpf:"table_stage_type"`
-	WatchedKindType     *ebpf.VariableSpec `ebpf:"watched_kind_type"`
+	AlgorithmType         *ebpf.VariableSpec `ebpf:"algorithm_type"`
+	BackendFlagType       *ebpf.VariableSpec `ebpf:"backend_flag_type"`
+	CarriedType           *ebpf.VariableSpec `ebpf:"carried_type"`
+	CarryOutcomeType      *ebpf.VariableSpec `ebpf:"carry_outcome_type"`
+	Cfg                   *ebpf.VariableSpec `ebpf:"cfg"`
+	ClusterNodeFlagType   *ebpf.VariableSpec `ebpf:"cluster_node_flag_type"`
+	CollectRunType        *ebpf.VariableSpec `ebpf:"collect_run_type"`
+	CounterRoomType       *ebpf.VariableSpec `ebpf:"counter_room_type"`
+	CtClassType           *ebpf.VariableSpec `ebpf:"ct_class_type"`
+	CtPhaseType           *ebpf.VariableSpec `ebpf:"ct_phase_type"`
+	CtStateType           *ebpf.VariableSpec `ebpf:"ct_state_type"`
+	DoomOutcomeType       *ebpf.VariableSpec `ebpf:"doom_outcome_type"`
+	DoomType              *ebpf.VariableSpec `ebpf:"doom_type"`
+	DoomedType            *ebpf.VariableSpec `ebpf:"doomed_type"`
+	DsrModeType           *ebpf.VariableSpec `ebpf:"dsr_mode_type"`
+	EventType             *ebpf.VariableSpec `ebpf:"event_type"`
+	FlowFlagType          *ebpf.VariableSpec `ebpf:"flow_flag_type"`
+	FlowKindType          *ebpf.VariableSpec `ebpf:"flow_kind_type"`
+	HookType              *ebpf.VariableSpec `ebpf:"hook_type"`
+	HostedType            *ebpf.VariableSpec `ebpf:"hosted_type"`
+	LruType               *ebpf.VariableSpec `ebpf:"lru_type"`
+	NodeAddrFlagType      *ebpf.VariableSpec `ebpf:"node_addr_flag_type"`
+	OptoutKindType        *ebpf.VariableSpec `ebpf:"optout_kind_type"`
+	OptoutWhyType         *ebpf.VariableSpec `ebpf:"optout_why_type"`
+	PaceKindType          *ebpf.VariableSpec `ebpf:"pace_kind_type"`
+	PodClassType          *ebpf.VariableSpec `ebpf:"pod_class_type"`
+	PodFlagType           *ebpf.VariableSpec `ebpf:"pod_flag_type"`
+	PodProxyType          *ebpf.VariableSpec `ebpf:"pod_proxy_type"`
+	PolicyDirectionType   *ebpf.VariableSpec `ebpf:"policy_direction_type"`
+	PolicyFlowEndType     *ebpf.VariableSpec `ebpf:"policy_flow_end_type"`
+	PolicyFlowFlagType    *ebpf.VariableSpec `ebpf:"policy_flow_flag_type"`
+	PolicyPortsType       *ebpf.VariableSpec `ebpf:"policy_ports_type"`
+	PolicyProtocolType    *ebpf.VariableSpec `ebpf:"policy_protocol_type"`
+	PolicyRuleType        *ebpf.VariableSpec `ebpf:"policy_rule_type"`
+	PolicySubjectFlagType *ebpf.VariableSpec `ebpf:"policy_subject_flag_type"`
+	PolicySubjectType     *ebpf.VariableSpec `ebpf:"policy_subject_type"`
+	RangeBitsType         *ebpf.VariableSpec `ebpf:"range_bits_type"`
+	ReasonType            *ebpf.VariableSpec `ebpf:"reason_type"`
+	ReceiveWindowType     *ebpf.VariableSpec `ebpf:"receive_window_type"`
+	ServiceFlagType       *ebpf.VariableSpec `ebpf:"service_flag_type"`
+	SnatAddrType          *ebpf.VariableSpec `ebpf:"snat_addr_type"`
+	SockCfg               *ebpf.VariableSpec `ebpf:"sock_cfg"`
+	SvcKindType           *ebpf.VariableSpec `ebpf:"svc_kind_type"`
+	SvcScopeType          *ebpf.VariableSpec `ebpf:"svc_scope_type"`
+	SweepRunType          *ebpf.VariableSpec `ebpf:"sweep_run_type"`
+	TableStageType        *ebpf.VariableSpec `ebpf:"table_stage_type"`
+	WatchedKindType       *ebpf.VariableSpec `ebpf:"watched_kind_type"`
 }
 
 // MapsObjects contains all objects after they have been loaded into the kernel.
@@ -994,11 +1184,11 @@ type MapsMaps struct {
 	DsrHints        *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.Map `ebpf:"early_marks"`
+	EarlySlots      *ebpf.Map `ebpf:"early_slots"`
 	EarlyTally      *ebpf.Map `ebpf:"early_tally"`
 	Events          *ebpf.Map `ebpf:"events"`
 	FibCache        *ebpf.Map `ebpf:"fib_cache"`
 	Frags           *ebpf.Map `ebpf:"frags"`
-	Late            *ebpf.Map `ebpf:"late"`
 	LruStats        *ebpf.Map `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.Map `ebpf:"masq_skip"`
 	Names           *ebpf.Map `ebpf:"names"`
@@ -1012,6 +1202,17 @@ type MapsMaps struct {
 	PodPaces        *ebpf.Map `ebpf:"pod_paces"`
 	PodRates        *ebpf.Map `ebpf:"pod_rates"`
 	Pods            *ebpf.Map `ebpf:"pods"`
+	PolicyDecisions *ebpf.Map `ebpf:"policy_decisions"`
+	PolicyDenials   *ebpf.Map `ebpf:"policy_denials"`
+	PolicyFlows     *ebpf.Map `ebpf:"policy_flows"`
+	PolicyPeers     *ebpf.Map `ebpf:"policy_peers"`
+	PolicyPending   *ebpf.Map `ebpf:"policy_pending"`
+	PolicyPods      *ebpf.Map `ebpf:"policy_pods"`
+	PolicyRegions   *ebpf.Map `ebpf:"policy_regions"`
+	PolicyRuns      *ebpf.Map `ebpf:"policy_runs"`
+	PolicyShares    *ebpf.Map `ebpf:"policy_shares"`
+	PolicyState     *ebpf.Map `ebpf:"policy_state"`
+	PolicyViews     *ebpf.Map `ebpf:"policy_views"`
 	RangeEpochs     *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.Map `ebpf:"route_epoch"`
 	Services        *ebpf.Map `ebpf:"services"`
@@ -1044,11 +1245,11 @@ func (m *MapsMaps) Close() error {
 		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
+		m.EarlySlots,
 		m.EarlyTally,
 		m.Events,
 		m.FibCache,
 		m.Frags,
-		m.Late,
 		m.LruStats,
 		m.MasqSkip,
 		m.Names,
@@ -1062,6 +1263,17 @@ func (m *MapsMaps) Close() error {
 		m.PodPaces,
 		m.PodRates,
 		m.Pods,
+		m.PolicyDecisions,
+		m.PolicyDenials,
+		m.PolicyFlows,
+		m.PolicyPeers,
+		m.PolicyPending,
+		m.PolicyPods,
+		m.PolicyRegions,
+		m.PolicyRuns,
+		m.PolicyShares,
+		m.PolicyState,
+		m.PolicyViews,
 		m.RangeEpochs,
 		m.RouteEpoch,
 		m.Services,
@@ -1083,44 +1295,53 @@ func (m *MapsMaps) Close() error {
 //
 // It can be passed to LoadMapsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type MapsVariables struct {
-	AlgorithmType       *ebpf.Variable `ebpf:"algorithm_type"`
-	BackendFlagType     *ebpf.Variable `ebpf:"backend_flag_type"`
-	CarriedType         *ebpf.Variable `ebpf:"carried_type"`
-	CarryOutcomeType    *ebpf.Variable `ebpf:"carry_outcome_type"`
-	Cfg                 *ebpf.Variable `ebpf:"cfg"`
-	ClusterNodeFlagType *ebpf.Variable `ebpf:"cluster_node_flag_type"`
-	CollectRunType      *ebpf.Variable `ebpf:"collect_run_type"`
-	CounterRoomType     *ebpf.Variable `ebpf:"counter_room_type"`
-	CtClassType         *ebpf.Variable `ebpf:"ct_class_type"`
-	CtFlagType          *ebpf.Variable `ebpf:"ct_flag_type"`
-	CtPhaseType         *ebpf.Variable `ebpf:"ct_phase_type"`
-	CtStateType         *ebpf.Variable `ebpf:"ct_state_type"`
-	DoomOutcomeType     *ebpf.Variable `ebpf:"doom_outcome_type"`
-	DoomType            *ebpf.Variable `ebpf:"doom_type"`
-	DoomedType          *ebpf.Variable `ebpf:"doomed_type"`
-	DsrModeType         *ebpf.Variable `ebpf:"dsr_mode_type"`
-	EventType           *ebpf.Variable `ebpf:"event_type"`
-	HookType            *ebpf.Variable `ebpf:"hook_type"`
-	HostedType          *ebpf.Variable `ebpf:"hosted_type"`
-	LruType             *ebpf.Variable `ebpf:"lru_type"`
-	NodeAddrFlagType    *ebpf.Variable `ebpf:"node_addr_flag_type"`
-	OptoutKindType      *ebpf.Variable `ebpf:"optout_kind_type"`
-	OptoutWhyType       *ebpf.Variable `ebpf:"optout_why_type"`
-	PaceKindType        *ebpf.Variable `ebpf:"pace_kind_type"`
-	PodClassType        *ebpf.Variable `ebpf:"pod_class_type"`
-	PodFlagType         *ebpf.Variable `ebpf:"pod_flag_type"`
-	PodProxyType        *ebpf.Variable `ebpf:"pod_proxy_type"`
-	RangeBitsType       *ebpf.Variable `ebpf:"range_bits_type"`
-	ReasonType          *ebpf.Variable `ebpf:"reason_type"`
-	ReceiveWindowType   *ebpf.Variable `ebpf:"receive_window_type"`
-	ServiceFlagType     *ebpf.Variable `ebpf:"service_flag_type"`
-	SnatAddrType        *ebpf.Variable `ebpf:"snat_addr_type"`
-	SockCfg             *ebpf.Variable `ebpf:"sock_cfg"`
-	SvcKindType         *ebpf.Variable `ebpf:"svc_kind_type"`
-	SvcScopeType        *ebpf.Variable `ebpf:"svc_scope_type"`
-	SweepRunType        *ebpf.Variable `ebpf:"sweep_run_type"`
-	TableStageType      *ebpf.Variable `ebpf:"table_stage_type"`
-	WatchedKindType     *ebpf.Variable `ebpf:"watched_kind_type"`
+	AlgorithmType         *ebpf.Variable `ebpf:"algorithm_type"`
+	BackendFlagType       *ebpf.Variable `ebpf:"backend_flag_type"`
+	CarriedType           *ebpf.Variable `ebpf:"carried_type"`
+	CarryOutcomeType      *ebpf.Variable `ebpf:"carry_outcome_type"`
+	Cfg                   *ebpf.Variable `ebpf:"cfg"`
+	ClusterNodeFlagType   *ebpf.Variable `ebpf:"cluster_node_flag_type"`
+	CollectRunType        *ebpf.Variable `ebpf:"collect_run_type"`
+	CounterRoomType       *ebpf.Variable `ebpf:"counter_room_type"`
+	CtClassType           *ebpf.Variable `ebpf:"ct_class_type"`
+	CtPhaseType           *ebpf.Variable `ebpf:"ct_phase_type"`
+	CtStateType           *ebpf.Variable `ebpf:"ct_state_type"`
+	DoomOutcomeType       *ebpf.Variable `ebpf:"doom_outcome_type"`
+	DoomType              *ebpf.Variable `ebpf:"doom_type"`
+	DoomedType            *ebpf.Variable `ebpf:"doomed_type"`
+	DsrModeType           *ebpf.Variable `ebpf:"dsr_mode_type"`
+	EventType             *ebpf.Variable `ebpf:"event_type"`
+	FlowFlagType          *ebpf.Variable `ebpf:"flow_flag_type"`
+	FlowKindType          *ebpf.Variable `ebpf:"flow_kind_type"`
+	HookType              *ebpf.Variable `ebpf:"hook_type"`
+	HostedType            *ebpf.Variable `ebpf:"hosted_type"`
+	LruType               *ebpf.Variable `ebpf:"lru_type"`
+	NodeAddrFlagType      *ebpf.Variable `ebpf:"node_addr_flag_type"`
+	OptoutKindType        *ebpf.Variable `ebpf:"optout_kind_type"`
+	OptoutWhyType         *ebpf.Variable `ebpf:"optout_why_type"`
+	PaceKindType          *ebpf.Variable `ebpf:"pace_kind_type"`
+	PodClassType          *ebpf.Variable `ebpf:"pod_class_type"`
+	PodFlagType           *ebpf.Variable `ebpf:"pod_flag_type"`
+	PodProxyType          *ebpf.Variable `ebpf:"pod_proxy_type"`
+	PolicyDirectionType   *ebpf.Variable `ebpf:"policy_direction_type"`
+	PolicyFlowEndType     *ebpf.Variable `ebpf:"policy_flow_end_type"`
+	PolicyFlowFlagType    *ebpf.Variable `ebpf:"policy_flow_flag_type"`
+	PolicyPortsType       *ebpf.Variable `ebpf:"policy_ports_type"`
+	PolicyProtocolType    *ebpf.Variable `ebpf:"policy_protocol_type"`
+	PolicyRuleType        *ebpf.Variable `ebpf:"policy_rule_type"`
+	PolicySubjectFlagType *ebpf.Variable `ebpf:"policy_subject_flag_type"`
+	PolicySubjectType     *ebpf.Variable `ebpf:"policy_subject_type"`
+	RangeBitsType         *ebpf.Variable `ebpf:"range_bits_type"`
+	ReasonType            *ebpf.Variable `ebpf:"reason_type"`
+	ReceiveWindowType     *ebpf.Variable `ebpf:"receive_window_type"`
+	ServiceFlagType       *ebpf.Variable `ebpf:"service_flag_type"`
+	SnatAddrType          *ebpf.Variable `ebpf:"snat_addr_type"`
+	SockCfg               *ebpf.Variable `ebpf:"sock_cfg"`
+	SvcKindType           *ebpf.Variable `ebpf:"svc_kind_type"`
+	SvcScopeType          *ebpf.Variable `ebpf:"svc_scope_type"`
+	SweepRunType          *ebpf.Variable `ebpf:"sweep_run_type"`
+	TableStageType        *ebpf.Variable `ebpf:"table_stage_type"`
+	WatchedKindType       *ebpf.Variable `ebpf:"watched_kind_type"`
 }
 
 // MapsPrograms contains all programs after they have been loaded into the kernel.

@@ -32,11 +32,11 @@ const (
 	PodMapDsrHints        = "dsr_hints"
 	PodMapEarlyFrames     = "early_frames"
 	PodMapEarlyMarks      = "early_marks"
+	PodMapEarlySlots      = "early_slots"
 	PodMapEarlyTally      = "early_tally"
 	PodMapEvents          = "events"
 	PodMapFibCache        = "fib_cache"
 	PodMapFrags           = "frags"
-	PodMapLate            = "late"
 	PodMapLruStats        = "lru_stats"
 	PodMapMasqSkip        = "masq_skip"
 	PodMapNames           = "names"
@@ -50,6 +50,18 @@ const (
 	PodMapPodPaces        = "pod_paces"
 	PodMapPodRates        = "pod_rates"
 	PodMapPods            = "pods"
+	PodMapPolicyDecisions = "policy_decisions"
+	PodMapPolicyDenials   = "policy_denials"
+	PodMapPolicyFlows     = "policy_flows"
+	PodMapPolicyPeers     = "policy_peers"
+	PodMapPolicyPending   = "policy_pending"
+	PodMapPolicyPods      = "policy_pods"
+	PodMapPolicyRegions   = "policy_regions"
+	PodMapPolicyRuns      = "policy_runs"
+	PodMapPolicyShares    = "policy_shares"
+	PodMapPolicyState     = "policy_state"
+	PodMapPolicyViews     = "policy_views"
+	PodMapPolicyWork      = "policy_work"
 	PodMapRangeEpochs     = "range_epochs"
 	PodMapRouteEpoch      = "route_epoch"
 	PodMapServices        = "services"
@@ -146,11 +158,11 @@ type PodMapSpecs struct {
 	DsrHints        *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.MapSpec `ebpf:"early_marks"`
+	EarlySlots      *ebpf.MapSpec `ebpf:"early_slots"`
 	EarlyTally      *ebpf.MapSpec `ebpf:"early_tally"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	FibCache        *ebpf.MapSpec `ebpf:"fib_cache"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
-	Late            *ebpf.MapSpec `ebpf:"late"`
 	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
@@ -164,6 +176,18 @@ type PodMapSpecs struct {
 	PodPaces        *ebpf.MapSpec `ebpf:"pod_paces"`
 	PodRates        *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods            *ebpf.MapSpec `ebpf:"pods"`
+	PolicyDecisions *ebpf.MapSpec `ebpf:"policy_decisions"`
+	PolicyDenials   *ebpf.MapSpec `ebpf:"policy_denials"`
+	PolicyFlows     *ebpf.MapSpec `ebpf:"policy_flows"`
+	PolicyPeers     *ebpf.MapSpec `ebpf:"policy_peers"`
+	PolicyPending   *ebpf.MapSpec `ebpf:"policy_pending"`
+	PolicyPods      *ebpf.MapSpec `ebpf:"policy_pods"`
+	PolicyRegions   *ebpf.MapSpec `ebpf:"policy_regions"`
+	PolicyRuns      *ebpf.MapSpec `ebpf:"policy_runs"`
+	PolicyShares    *ebpf.MapSpec `ebpf:"policy_shares"`
+	PolicyState     *ebpf.MapSpec `ebpf:"policy_state"`
+	PolicyViews     *ebpf.MapSpec `ebpf:"policy_views"`
+	PolicyWork      *ebpf.MapSpec `ebpf:"policy_work"`
 	RangeEpochs     *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.MapSpec `ebpf:"route_epoch"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
@@ -224,11 +248,11 @@ type PodMaps struct {
 	DsrHints        *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.Map `ebpf:"early_marks"`
+	EarlySlots      *ebpf.Map `ebpf:"early_slots"`
 	EarlyTally      *ebpf.Map `ebpf:"early_tally"`
 	Events          *ebpf.Map `ebpf:"events"`
 	FibCache        *ebpf.Map `ebpf:"fib_cache"`
 	Frags           *ebpf.Map `ebpf:"frags"`
-	Late            *ebpf.Map `ebpf:"late"`
 	LruStats        *ebpf.Map `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.Map `ebpf:"masq_skip"`
 	Names           *ebpf.Map `ebpf:"names"`
@@ -242,6 +266,18 @@ type PodMaps struct {
 	PodPaces        *ebpf.Map `ebpf:"pod_paces"`
 	PodRates        *ebpf.Map `ebpf:"pod_rates"`
 	Pods            *ebpf.Map `ebpf:"pods"`
+	PolicyDecisions *ebpf.Map `ebpf:"policy_decisions"`
+	PolicyDenials   *ebpf.Map `ebpf:"policy_denials"`
+	PolicyFlows     *ebpf.Map `ebpf:"policy_flows"`
+	PolicyPeers     *ebpf.Map `ebpf:"policy_peers"`
+	PolicyPending   *ebpf.Map `ebpf:"policy_pending"`
+	PolicyPods      *ebpf.Map `ebpf:"policy_pods"`
+	PolicyRegions   *ebpf.Map `ebpf:"policy_regions"`
+	PolicyRuns      *ebpf.Map `ebpf:"policy_runs"`
+	PolicyShares    *ebpf.Map `ebpf:"policy_shares"`
+	PolicyState     *ebpf.Map `ebpf:"policy_state"`
+	PolicyViews     *ebpf.Map `ebpf:"policy_views"`
+	PolicyWork      *ebpf.Map `ebpf:"policy_work"`
 	RangeEpochs     *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.Map `ebpf:"route_epoch"`
 	Services        *ebpf.Map `ebpf:"services"`
@@ -276,11 +312,11 @@ func (m *PodMaps) Close() error {
 		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
+		m.EarlySlots,
 		m.EarlyTally,
 		m.Events,
 		m.FibCache,
 		m.Frags,
-		m.Late,
 		m.LruStats,
 		m.MasqSkip,
 		m.Names,
@@ -294,6 +330,18 @@ func (m *PodMaps) Close() error {
 		m.PodPaces,
 		m.PodRates,
 		m.Pods,
+		m.PolicyDecisions,
+		m.PolicyDenials,
+		m.PolicyFlows,
+		m.PolicyPeers,
+		m.PolicyPending,
+		m.PolicyPods,
+		m.PolicyRegions,
+		m.PolicyRuns,
+		m.PolicyShares,
+		m.PolicyState,
+		m.PolicyViews,
+		m.PolicyWork,
 		m.RangeEpochs,
 		m.RouteEpoch,
 		m.Services,

@@ -117,11 +117,11 @@ type SockmapPairKey struct {
 type SockmapPairState uint32
 
 const (
-	SockmapPairStatePAIR_WATCHED  SockmapPairState = 0
-	SockmapPairStatePAIR_CHOSEN   SockmapPairState = 1
-	SockmapPairStatePAIR_SHORT    SockmapPairState = 2
-	SockmapPairStatePAIR_LEAVING  SockmapPairState = 3
-	SockmapPairStatePAIR_EXCLUDED SockmapPairState = 4
+	SockmapPairStatePAIR_WATCHED     SockmapPairState = 0
+	SockmapPairStatePAIR_CHOSEN      SockmapPairState = 1
+	SockmapPairStatePAIR_ACCELERATED SockmapPairState = 2
+	SockmapPairStatePAIR_LEAVING     SockmapPairState = 3
+	SockmapPairStatePAIR_EXCLUDED    SockmapPairState = 4
 )
 
 type SockmapPassing uint32

@@ -16,44 +16,66 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	SweepMapAffinity        = "affinity"
-	SweepMapAllowances      = "allowances"
-	SweepMapBackends        = "backends"
-	SweepMapConnOrigins     = "conn_origins"
-	SweepMapConntrackImport = "conntrack_import"
-	SweepMapCounters        = "counters"
-	SweepMapCt              = "ct"
-	SweepMapCtOpened        = "ct_opened"
-	SweepMapCtPending       = "ct_pending"
-	SweepMapDeviceMacs      = "device_macs"
-	SweepMapDsrHints        = "dsr_hints"
-	SweepMapEarlyFrames     = "early_frames"
-	SweepMapEarlyMarks      = "early_marks"
-	SweepMapEarlyTally      = "early_tally"
-	SweepMapEvents          = "events"
-	SweepMapFibCache        = "fib_cache"
-	SweepMapFrags           = "frags"
-	SweepMapLate            = "late"
-	SweepMapLruStats        = "lru_stats"
-	SweepMapNames           = "names"
-	SweepMapNatDevices      = "nat_devices"
-	SweepMapNodeAddrs       = "node_addrs"
-	SweepMapOptout          = "optout"
-	SweepMapOptoutKinds     = "optout_kinds"
-	SweepMapRangeEpochs     = "range_epochs"
-	SweepMapRouteEpoch      = "route_epoch"
-	SweepMapServices        = "services"
-	SweepMapSlots           = "slots"
-	SweepMapSnatAddrs       = "snat_addrs"
-	SweepMapSockBackends    = "sock_backends"
-	SweepMapSockOrigins     = "sock_origins"
-	SweepMapSrcRanges       = "src_ranges"
-	SweepMapSvcs            = "svcs"
-	SweepMapTunnel          = "tunnel"
-	SweepMapWatch           = "watch"
-	SweepMapWatched         = "watched"
-	SweepProgSweepAffinity  = "sweep_affinity"
-	SweepProgSweepFrags     = "sweep_frags"
+	SweepMapAffinity          = "affinity"
+	SweepMapAllowances        = "allowances"
+	SweepMapBackends          = "backends"
+	SweepMapClusterNodes      = "cluster_nodes"
+	SweepMapConnOrigins       = "conn_origins"
+	SweepMapConntrackImport   = "conntrack_import"
+	SweepMapCounters          = "counters"
+	SweepMapCt                = "ct"
+	SweepMapCtOpened          = "ct_opened"
+	SweepMapCtPending         = "ct_pending"
+	SweepMapDeviceMacs        = "device_macs"
+	SweepMapDsrHints          = "dsr_hints"
+	SweepMapEarlyFrames       = "early_frames"
+	SweepMapEarlyMarks        = "early_marks"
+	SweepMapEarlySlots        = "early_slots"
+	SweepMapEarlyTally        = "early_tally"
+	SweepMapEvents            = "events"
+	SweepMapFibCache          = "fib_cache"
+	SweepMapFrags             = "frags"
+	SweepMapLruStats          = "lru_stats"
+	SweepMapMasqSkip          = "masq_skip"
+	SweepMapNames             = "names"
+	SweepMapNatDevices        = "nat_devices"
+	SweepMapNodeAddrs         = "node_addrs"
+	SweepMapNodeSources       = "node_sources"
+	SweepMapOptout            = "optout"
+	SweepMapOptoutKinds       = "optout_kinds"
+	SweepMapPacketClients     = "packet_clients"
+	SweepMapPodLinks          = "pod_links"
+	SweepMapPodPaces          = "pod_paces"
+	SweepMapPodRates          = "pod_rates"
+	SweepMapPods              = "pods"
+	SweepMapPolicyDecisions   = "policy_decisions"
+	SweepMapPolicyDenials     = "policy_denials"
+	SweepMapPolicyFlows       = "policy_flows"
+	SweepMapPolicyPeers       = "policy_peers"
+	SweepMapPolicyPending     = "policy_pending"
+	SweepMapPolicyPods        = "policy_pods"
+	SweepMapPolicyRegions     = "policy_regions"
+	SweepMapPolicyRuns        = "policy_runs"
+	SweepMapPolicyShares      = "policy_shares"
+	SweepMapPolicyState       = "policy_state"
+	SweepMapPolicyViews       = "policy_views"
+	SweepMapRangeEpochs       = "range_epochs"
+	SweepMapRouteEpoch        = "route_epoch"
+	SweepMapServices          = "services"
+	SweepMapSharePaces        = "share_paces"
+	SweepMapShareRates        = "share_rates"
+	SweepMapSlots             = "slots"
+	SweepMapSnatAddrs         = "snat_addrs"
+	SweepMapSockBackends      = "sock_backends"
+	SweepMapSockOrigins       = "sock_origins"
+	SweepMapSrcRanges         = "src_ranges"
+	SweepMapSvcs              = "svcs"
+	SweepMapTunnel            = "tunnel"
+	SweepMapWatch             = "watch"
+	SweepMapWatched           = "watched"
+	SweepProgSweepAffinity    = "sweep_affinity"
+	SweepProgSweepFrags       = "sweep_frags"
+	SweepProgSweepPolicyFlows = "sweep_policy_flows"
 )
 
 // LoadSweep returns the embedded CollectionSpec for Sweep.
@@ -98,8 +120,9 @@ type SweepSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SweepProgramSpecs struct {
-	SweepAffinity *ebpf.ProgramSpec `ebpf:"sweep_affinity"`
-	SweepFrags    *ebpf.ProgramSpec `ebpf:"sweep_frags"`
+	SweepAffinity    *ebpf.ProgramSpec `ebpf:"sweep_affinity"`
+	SweepFrags       *ebpf.ProgramSpec `ebpf:"sweep_frags"`
+	SweepPolicyFlows *ebpf.ProgramSpec `ebpf:"sweep_policy_flows"`
 }
 
 // SweepMapSpecs contains maps before they are loaded into the kernel.
@@ -109,6 +132,7 @@ type SweepMapSpecs struct {
 	Affinity        *ebpf.MapSpec `ebpf:"affinity"`
 	Allowances      *ebpf.MapSpec `ebpf:"allowances"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
+	ClusterNodes    *ebpf.MapSpec `ebpf:"cluster_nodes"`
 	ConnOrigins     *ebpf.MapSpec `ebpf:"conn_origins"`
 	ConntrackImport *ebpf.MapSpec `ebpf:"conntrack_import"`
 	Counters        *ebpf.MapSpec `ebpf:"counters"`
@@ -119,20 +143,40 @@ type SweepMapSpecs struct {
 	DsrHints        *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.MapSpec `ebpf:"early_marks"`
+	EarlySlots      *ebpf.MapSpec `ebpf:"early_slots"`
 	EarlyTally      *ebpf.MapSpec `ebpf:"early_tally"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	FibCache        *ebpf.MapSpec `ebpf:"fib_cache"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
-	Late            *ebpf.MapSpec `ebpf:"late"`
 	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
+	MasqSkip        *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
 	NatDevices      *ebpf.MapSpec `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
+	NodeSources     *ebpf.MapSpec `ebpf:"node_sources"`
 	Optout          *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds     *ebpf.MapSpec `ebpf:"optout_kinds"`
+	PacketClients   *ebpf.MapSpec `ebpf:"packet_clients"`
+	PodLinks        *ebpf.MapSpec `ebpf:"pod_links"`
+	PodPaces        *ebpf.MapSpec `ebpf:"pod_paces"`
+	PodRates        *ebpf.MapSpec `ebpf:"pod_rates"`
+	Pods            *ebpf.MapSpec `ebpf:"pods"`
+	PolicyDecisions *ebpf.MapSpec `ebpf:"policy_decisions"`
+	PolicyDenials   *ebpf.MapSpec `ebpf:"policy_denials"`
+	PolicyFlows     *ebpf.MapSpec `ebpf:"policy_flows"`
+	PolicyPeers     *ebpf.MapSpec `ebpf:"policy_peers"`
+	PolicyPending   *ebpf.MapSpec `ebpf:"policy_pending"`
+	PolicyPods      *ebpf.MapSpec `ebpf:"policy_pods"`
+	PolicyRegions   *ebpf.MapSpec `ebpf:"policy_regions"`
+	PolicyRuns      *ebpf.MapSpec `ebpf:"policy_runs"`
+	PolicyShares    *ebpf.MapSpec `ebpf:"policy_shares"`
+	PolicyState     *ebpf.MapSpec `ebpf:"policy_state"`
+	PolicyViews     *ebpf.MapSpec `ebpf:"policy_views"`
 	RangeEpochs     *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.MapSpec `ebpf:"route_epoch"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
+	SharePaces      *ebpf.MapSpec `ebpf:"share_paces"`
+	ShareRates      *ebpf.MapSpec `ebpf:"share_rates"`
 	Slots           *ebpf.MapSpec `ebpf:"slots"`
 	SnatAddrs       *ebpf.MapSpec `ebpf:"snat_addrs"`
 	SockBackends    *ebpf.MapSpec `ebpf:"sock_backends"`
@@ -173,6 +217,7 @@ type SweepMaps struct {
 	Affinity        *ebpf.Map `ebpf:"affinity"`
 	Allowances      *ebpf.Map `ebpf:"allowances"`
 	Backends        *ebpf.Map `ebpf:"backends"`
+	ClusterNodes    *ebpf.Map `ebpf:"cluster_nodes"`
 	ConnOrigins     *ebpf.Map `ebpf:"conn_origins"`
 	ConntrackImport *ebpf.Map `ebpf:"conntrack_import"`
 	Counters        *ebpf.Map `ebpf:"counters"`
@@ -183,20 +228,40 @@ type SweepMaps struct {
 	DsrHints        *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.Map `ebpf:"early_marks"`
+	EarlySlots      *ebpf.Map `ebpf:"early_slots"`
 	EarlyTally      *ebpf.Map `ebpf:"early_tally"`
 	Events          *ebpf.Map `ebpf:"events"`
 	FibCache        *ebpf.Map `ebpf:"fib_cache"`
 	Frags           *ebpf.Map `ebpf:"frags"`
-	Late            *ebpf.Map `ebpf:"late"`
 	LruStats        *ebpf.Map `ebpf:"lru_stats"`
+	MasqSkip        *ebpf.Map `ebpf:"masq_skip"`
 	Names           *ebpf.Map `ebpf:"names"`
 	NatDevices      *ebpf.Map `ebpf:"nat_devices"`
 	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
+	NodeSources     *ebpf.Map `ebpf:"node_sources"`
 	Optout          *ebpf.Map `ebpf:"optout"`
 	OptoutKinds     *ebpf.Map `ebpf:"optout_kinds"`
+	PacketClients   *ebpf.Map `ebpf:"packet_clients"`
+	PodLinks        *ebpf.Map `ebpf:"pod_links"`
+	PodPaces        *ebpf.Map `ebpf:"pod_paces"`
+	PodRates        *ebpf.Map `ebpf:"pod_rates"`
+	Pods            *ebpf.Map `ebpf:"pods"`
+	PolicyDecisions *ebpf.Map `ebpf:"policy_decisions"`
+	PolicyDenials   *ebpf.Map `ebpf:"policy_denials"`
+	PolicyFlows     *ebpf.Map `ebpf:"policy_flows"`
+	PolicyPeers     *ebpf.Map `ebpf:"policy_peers"`
+	PolicyPending   *ebpf.Map `ebpf:"policy_pending"`
+	PolicyPods      *ebpf.Map `ebpf:"policy_pods"`
+	PolicyRegions   *ebpf.Map `ebpf:"policy_regions"`
+	PolicyRuns      *ebpf.Map `ebpf:"policy_runs"`
+	PolicyShares    *ebpf.Map `ebpf:"policy_shares"`
+	PolicyState     *ebpf.Map `ebpf:"policy_state"`
+	PolicyViews     *ebpf.Map `ebpf:"policy_views"`
 	RangeEpochs     *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.Map `ebpf:"route_epoch"`
 	Services        *ebpf.Map `ebpf:"services"`
+	SharePaces      *ebpf.Map `ebpf:"share_paces"`
+	ShareRates      *ebpf.Map `ebpf:"share_rates"`
 	Slots           *ebpf.Map `ebpf:"slots"`
 	SnatAddrs       *ebpf.Map `ebpf:"snat_addrs"`
 	SockBackends    *ebpf.Map `ebpf:"sock_backends"`
@@ -213,6 +278,7 @@ func (m *SweepMaps) Close() error {
 		m.Affinity,
 		m.Allowances,
 		m.Backends,
+		m.ClusterNodes,
 		m.ConnOrigins,
 		m.ConntrackImport,
 		m.Counters,
@@ -223,20 +289,40 @@ func (m *SweepMaps) Close() error {
 		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
+		m.EarlySlots,
 		m.EarlyTally,
 		m.Events,
 		m.FibCache,
 		m.Frags,
-		m.Late,
 		m.LruStats,
+		m.MasqSkip,
 		m.Names,
 		m.NatDevices,
 		m.NodeAddrs,
+		m.NodeSources,
 		m.Optout,
 		m.OptoutKinds,
+		m.PacketClients,
+		m.PodLinks,
+		m.PodPaces,
+		m.PodRates,
+		m.Pods,
+		m.PolicyDecisions,
+		m.PolicyDenials,
+		m.PolicyFlows,
+		m.PolicyPeers,
+		m.PolicyPending,
+		m.PolicyPods,
+		m.PolicyRegions,
+		m.PolicyRuns,
+		m.PolicyShares,
+		m.PolicyState,
+		m.PolicyViews,
 		m.RangeEpochs,
 		m.RouteEpoch,
 		m.Services,
+		m.SharePaces,
+		m.ShareRates,
 		m.Slots,
 		m.SnatAddrs,
 		m.SockBackends,
@@ -259,14 +345,16 @@ type SweepVariables struct {
 //
 // It can be passed to LoadSweepObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SweepPrograms struct {
-	SweepAffinity *ebpf.Program `ebpf:"sweep_affinity"`
-	SweepFrags    *ebpf.Program `ebpf:"sweep_frags"`
+	SweepAffinity    *ebpf.Program `ebpf:"sweep_affinity"`
+	SweepFrags       *ebpf.Program `ebpf:"sweep_frags"`
+	SweepPolicyFlows *ebpf.Program `ebpf:"sweep_policy_flows"`
 }
 
 func (p *SweepPrograms) Close() error {
 	return _SweepClose(
 		p.SweepAffinity,
 		p.SweepFrags,
+		p.SweepPolicyFlows,
 	)
 }
 

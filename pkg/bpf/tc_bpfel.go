@@ -32,11 +32,11 @@ const (
 	TcMapDsrHints        = "dsr_hints"
 	TcMapEarlyFrames     = "early_frames"
 	TcMapEarlyMarks      = "early_marks"
+	TcMapEarlySlots      = "early_slots"
 	TcMapEarlyTally      = "early_tally"
 	TcMapEvents          = "events"
 	TcMapFibCache        = "fib_cache"
 	TcMapFrags           = "frags"
-	TcMapLate            = "late"
 	TcMapLruStats        = "lru_stats"
 	TcMapMasqSkip        = "masq_skip"
 	TcMapNames           = "names"
@@ -50,6 +50,18 @@ const (
 	TcMapPodPaces        = "pod_paces"
 	TcMapPodRates        = "pod_rates"
 	TcMapPods            = "pods"
+	TcMapPolicyDecisions = "policy_decisions"
+	TcMapPolicyDenials   = "policy_denials"
+	TcMapPolicyFlows     = "policy_flows"
+	TcMapPolicyPeers     = "policy_peers"
+	TcMapPolicyPending   = "policy_pending"
+	TcMapPolicyPods      = "policy_pods"
+	TcMapPolicyRegions   = "policy_regions"
+	TcMapPolicyRuns      = "policy_runs"
+	TcMapPolicyShares    = "policy_shares"
+	TcMapPolicyState     = "policy_state"
+	TcMapPolicyViews     = "policy_views"
+	TcMapPolicyWork      = "policy_work"
 	TcMapRangeEpochs     = "range_epochs"
 	TcMapRouteEpoch      = "route_epoch"
 	TcMapServices        = "services"
@@ -138,11 +150,11 @@ type TcMapSpecs struct {
 	DsrHints        *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.MapSpec `ebpf:"early_marks"`
+	EarlySlots      *ebpf.MapSpec `ebpf:"early_slots"`
 	EarlyTally      *ebpf.MapSpec `ebpf:"early_tally"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	FibCache        *ebpf.MapSpec `ebpf:"fib_cache"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
-	Late            *ebpf.MapSpec `ebpf:"late"`
 	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
@@ -156,6 +168,18 @@ type TcMapSpecs struct {
 	PodPaces        *ebpf.MapSpec `ebpf:"pod_paces"`
 	PodRates        *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods            *ebpf.MapSpec `ebpf:"pods"`
+	PolicyDecisions *ebpf.MapSpec `ebpf:"policy_decisions"`
+	PolicyDenials   *ebpf.MapSpec `ebpf:"policy_denials"`
+	PolicyFlows     *ebpf.MapSpec `ebpf:"policy_flows"`
+	PolicyPeers     *ebpf.MapSpec `ebpf:"policy_peers"`
+	PolicyPending   *ebpf.MapSpec `ebpf:"policy_pending"`
+	PolicyPods      *ebpf.MapSpec `ebpf:"policy_pods"`
+	PolicyRegions   *ebpf.MapSpec `ebpf:"policy_regions"`
+	PolicyRuns      *ebpf.MapSpec `ebpf:"policy_runs"`
+	PolicyShares    *ebpf.MapSpec `ebpf:"policy_shares"`
+	PolicyState     *ebpf.MapSpec `ebpf:"policy_state"`
+	PolicyViews     *ebpf.MapSpec `ebpf:"policy_views"`
+	PolicyWork      *ebpf.MapSpec `ebpf:"policy_work"`
 	RangeEpochs     *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.MapSpec `ebpf:"route_epoch"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
@@ -216,11 +240,11 @@ type TcMaps struct {
 	DsrHints        *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.Map `ebpf:"early_marks"`
+	EarlySlots      *ebpf.Map `ebpf:"early_slots"`
 	EarlyTally      *ebpf.Map `ebpf:"early_tally"`
 	Events          *ebpf.Map `ebpf:"events"`
 	FibCache        *ebpf.Map `ebpf:"fib_cache"`
 	Frags           *ebpf.Map `ebpf:"frags"`
-	Late            *ebpf.Map `ebpf:"late"`
 	LruStats        *ebpf.Map `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.Map `ebpf:"masq_skip"`
 	Names           *ebpf.Map `ebpf:"names"`
@@ -234,6 +258,18 @@ type TcMaps struct {
 	PodPaces        *ebpf.Map `ebpf:"pod_paces"`
 	PodRates        *ebpf.Map `ebpf:"pod_rates"`
 	Pods            *ebpf.Map `ebpf:"pods"`
+	PolicyDecisions *ebpf.Map `ebpf:"policy_decisions"`
+	PolicyDenials   *ebpf.Map `ebpf:"policy_denials"`
+	PolicyFlows     *ebpf.Map `ebpf:"policy_flows"`
+	PolicyPeers     *ebpf.Map `ebpf:"policy_peers"`
+	PolicyPending   *ebpf.Map `ebpf:"policy_pending"`
+	PolicyPods      *ebpf.Map `ebpf:"policy_pods"`
+	PolicyRegions   *ebpf.Map `ebpf:"policy_regions"`
+	PolicyRuns      *ebpf.Map `ebpf:"policy_runs"`
+	PolicyShares    *ebpf.Map `ebpf:"policy_shares"`
+	PolicyState     *ebpf.Map `ebpf:"policy_state"`
+	PolicyViews     *ebpf.Map `ebpf:"policy_views"`
+	PolicyWork      *ebpf.Map `ebpf:"policy_work"`
 	RangeEpochs     *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.Map `ebpf:"route_epoch"`
 	Services        *ebpf.Map `ebpf:"services"`
@@ -268,11 +304,11 @@ func (m *TcMaps) Close() error {
 		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
+		m.EarlySlots,
 		m.EarlyTally,
 		m.Events,
 		m.FibCache,
 		m.Frags,
-		m.Late,
 		m.LruStats,
 		m.MasqSkip,
 		m.Names,
@@ -286,6 +322,18 @@ func (m *TcMaps) Close() error {
 		m.PodPaces,
 		m.PodRates,
 		m.Pods,
+		m.PolicyDecisions,
+		m.PolicyDenials,
+		m.PolicyFlows,
+		m.PolicyPeers,
+		m.PolicyPending,
+		m.PolicyPods,
+		m.PolicyRegions,
+		m.PolicyRuns,
+		m.PolicyShares,
+		m.PolicyState,
+		m.PolicyViews,
+		m.PolicyWork,
 		m.RangeEpochs,
 		m.RouteEpoch,
 		m.Services,

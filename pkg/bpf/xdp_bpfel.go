@@ -32,11 +32,11 @@ const (
 	XdpMapDsrHints        = "dsr_hints"
 	XdpMapEarlyFrames     = "early_frames"
 	XdpMapEarlyMarks      = "early_marks"
+	XdpMapEarlySlots      = "early_slots"
 	XdpMapEarlyTally      = "early_tally"
 	XdpMapEvents          = "events"
 	XdpMapFibCache        = "fib_cache"
 	XdpMapFrags           = "frags"
-	XdpMapLate            = "late"
 	XdpMapLruStats        = "lru_stats"
 	XdpMapMasqSkip        = "masq_skip"
 	XdpMapNames           = "names"
@@ -134,11 +134,11 @@ type XdpMapSpecs struct {
 	DsrHints        *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.MapSpec `ebpf:"early_marks"`
+	EarlySlots      *ebpf.MapSpec `ebpf:"early_slots"`
 	EarlyTally      *ebpf.MapSpec `ebpf:"early_tally"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	FibCache        *ebpf.MapSpec `ebpf:"fib_cache"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
-	Late            *ebpf.MapSpec `ebpf:"late"`
 	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
@@ -212,11 +212,11 @@ type XdpMaps struct {
 	DsrHints        *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.Map `ebpf:"early_marks"`
+	EarlySlots      *ebpf.Map `ebpf:"early_slots"`
 	EarlyTally      *ebpf.Map `ebpf:"early_tally"`
 	Events          *ebpf.Map `ebpf:"events"`
 	FibCache        *ebpf.Map `ebpf:"fib_cache"`
 	Frags           *ebpf.Map `ebpf:"frags"`
-	Late            *ebpf.Map `ebpf:"late"`
 	LruStats        *ebpf.Map `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.Map `ebpf:"masq_skip"`
 	Names           *ebpf.Map `ebpf:"names"`
@@ -264,11 +264,11 @@ func (m *XdpMaps) Close() error {
 		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
+		m.EarlySlots,
 		m.EarlyTally,
 		m.Events,
 		m.FibCache,
 		m.Frags,
-		m.Late,
 		m.LruStats,
 		m.MasqSkip,
 		m.Names,

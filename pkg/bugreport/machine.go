@@ -48,7 +48,7 @@ func (m Machine) Parts() []Part {
 		}, func(r *netlink.Route) string { return r.String() })},
 		{"machine/rules.txt", listed("rules", func() ([]netlink.Rule, error) { return netlink.RuleList(netlink.FAMILY_ALL) },
 			func(r *netlink.Rule) string { return r.String() })},
-		{"machine/neighbours.txt", listed("neighbours", func() ([]netlink.Neigh, error) { return netlink.NeighList(0, netlink.FAMILY_ALL) },
+		{"machine/neighbors.txt", listed("neighbors", func() ([]netlink.Neigh, error) { return netlink.NeighList(0, netlink.FAMILY_ALL) },
 			func(n *netlink.Neigh) string {
 				return fmt.Sprintf("device %d: %s at %s state 0x%x", n.LinkIndex, n.IP, n.HardwareAddr, n.State)
 			})},

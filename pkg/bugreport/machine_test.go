@@ -127,7 +127,7 @@ func TestRealMachine(t *testing.T) {
 		if log := p.Name == "machine/kernel-log.txt"; err != nil && (!log || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission)) {
 			t.Errorf("%s: %v", p.Name, err)
 		}
-		if may := strings.HasSuffix(p.Name, "log.txt") || strings.HasSuffix(p.Name, "networks.txt") || strings.HasSuffix(p.Name, "neighbours.txt") ||
+		if may := strings.HasSuffix(p.Name, "log.txt") || strings.HasSuffix(p.Name, "networks.txt") || strings.HasSuffix(p.Name, "neighbors.txt") ||
 			strings.HasSuffix(p.Name, "mounts.txt"); out.Len() == 0 && !may {
 			t.Errorf("%s is empty", p.Name)
 		}

@@ -57,7 +57,7 @@ func TestDefaults(t *testing.T) {
 	}
 	// What is derived or found; docs/configuration.md has the other defaults, and TestReference holds it against them.
 	derived := map[string]string{
-		"node-name": "node-1.example", "devices": "auto", "sockmap": "false",
+		"node-name": "node-1.example", "devices": "auto", "sockmap": "false", "policies": "off",
 		"metrics-address": "127.0.0.1:10249", "healthz-address": ":10256", "ready-address": "127.0.0.1:10247",
 	}
 	for _, o := range Options() {

@@ -25,6 +25,20 @@ func alone(value, otherwise func(*Config) string) func(*Config) string {
 	}
 }
 
+// withPodNetwork returns a derive function for an option that only an agent can follow that gives pods their
+// network.
+func withPodNetwork(value, otherwise string) func(*Config) string {
+	return func(c *Config) string {
+		if c.PodNetwork != "main" {
+			return otherwise
+		}
+		return value
+	}
+}
+
+// FollowsPolicies reports whether the agent needs to know network policies.
+func (c *Config) FollowsPolicies() bool { return c.Policies == "enforce" || c.Policies == "audit" }
+
 func always(value string) func(*Config) string { return func(*Config) string { return value } }
 
 // checkMode rejects options that ask for more than AccelerateOnly does, since whoever sets them

@@ -52,6 +52,7 @@ type Config struct {
 	CNICache       string
 
 	PodNetwork                           string // off, main or chained
+	Policies                             string // enforce, audit or off
 	HostRouting, Masquerade, NativeCIDRs string
 	MasqueradeConfig                     string // a file; empty = none
 	L7Proxies                            string // comma-separated proxies; empty = none
@@ -358,6 +359,12 @@ func Options() []Option {
 			Usage: "whether the CNI plugin fairlead-cni gives pods their network. off: no; main: it creates their devices and assigns addresses; " +
 				"chained: it runs after another plugin that does",
 			field: func(c *Config) *string { return &c.PodNetwork },
+		},
+		{
+			Name: "policies", Shown: "enforce with --pod-network=main, else off", Values: []string{"enforce", "audit", "off"}, idle: new("off"),
+			Usage: "with --pod-network=main, what becomes of NetworkPolicies and ClusterNetworkPolicies. enforce: pods get and send only what they " +
+				"accept; audit: what they deny is only reported; off: they are ignored, and counted",
+			field: func(c *Config) *string { return &c.Policies }, derive: withPodNetwork("enforce", "off"),
 		},
 		{
 			Name: "service-cidrs", Default: "auto", check: autoOffOrPrefixes,

@@ -43,12 +43,12 @@ type Config struct {
 	Flows    Flows
 	Clock    Clock
 	Timeouts Timeouts
-	// Stale reports for each peer whether its backend is gone for good.
-	Stale func(ctx context.Context, peers []maps.Peer) ([]bool, error)
+	// Stale reports for each origin whether its backend is gone for good.
+	Stale func(ctx context.Context, origins []maps.Origin) ([]bool, error)
 	// StackEntry returns, for a UDP flow that the programs pass unchanged and the stack translates by a
 	// conntrack entry of its own, the address the client dialed and its backend. Nil if the stack
 	// translates none.
-	StackEntry func(maps.Flow) (maps.Peer, bool, error)
+	StackEntry func(maps.Flow) (maps.Origin, bool, error)
 	// Grow makes room for at least this many rows of established flows and returns the Flows to use
 	// instead of Flows from then on. If it fails it may have done half the work, so the Collector
 	// calls it again until it succeeds. Nil if the map cannot grow.
@@ -81,7 +81,7 @@ func NewCollector(cfg Config) *Collector {
 		stats: Stats{Most: cfg.Most},
 		cfg:   cfg, limits: cfg.Timeouts.limits(cfg.Clock), wake: make(chan struct{}, 1),
 		passSoon: make(chan struct{}, 1), interval: soonest,
-		walk: walk{peers: map[maps.Peer]struct{}{}, gone: map[maps.Peer]struct{}{}, stack: stackFlows{ask: cfg.StackEntry}, ports: newPortUse(cfg.Ports)},
+		walk: walk{origins: map[maps.Origin]struct{}{}, gone: map[maps.Origin]struct{}{}, stack: stackFlows{ask: cfg.StackEntry}, ports: newPortUse(cfg.Ports)},
 	}
 }
 

@@ -115,7 +115,7 @@ func (m *memory) enter(half bool, client, backend string, proto model.Protocol, 
 	}
 	row := maps.FlowRow{Saddr: key.Saddr, Sport: key.Sport, Daddr: maps.AddrOf(to.Addr()), Dport: maps.PortOf(to.Port()), Seen: m.now, State: state}
 	back := maps.FlowRow{
-		Saddr: key.Daddr, Sport: key.Dport, Daddr: key.Saddr, Dport: key.Sport, Seen: m.now, State: state, Flags: maps.FlowReply,
+		Saddr: key.Daddr, Sport: key.Dport, Daddr: key.Saddr, Dport: key.Sport, Seen: m.now, State: state, Kind: maps.FlowReply,
 	}
 	m.rows[index(half)][key] = row
 	m.rows[index(half)][maps.BackOf(key, &row)] = back
@@ -135,12 +135,12 @@ type memoryCollector struct {
 	asked int
 	fails error
 
-	records map[maps.Flow]maps.Peer // conntrack entries of the stack
-	cannot  error                   // error of reading them
+	records map[maps.Flow]maps.Origin // conntrack entries of the stack
+	cannot  error                     // error of reading them
 }
 
 func newMemoryCollector() *memoryCollector {
-	w := &memoryCollector{memory: newMemory(), gone: map[netip.AddrPort]bool{}, records: map[maps.Flow]maps.Peer{}}
+	w := &memoryCollector{memory: newMemory(), gone: map[netip.AddrPort]bool{}, records: map[maps.Flow]maps.Origin{}}
 	w.Collector = NewCollector(Config{
 		Flows: w.memory,
 		Clock: Clock{Duration: time.Second},
@@ -149,21 +149,21 @@ func newMemoryCollector() *memoryCollector {
 			UDPStream: 120 * time.Second, UDP: 30 * time.Second, SCTPEstablished: 210 * time.Second, SCTPClosing: 11 * time.Second,
 		},
 		Stale: w.stale,
-		StackEntry: func(flow maps.Flow) (maps.Peer, bool, error) {
-			peer, ok := w.records[flow]
-			return peer, ok, w.cannot
+		StackEntry: func(flow maps.Flow) (maps.Origin, bool, error) {
+			origin, ok := w.records[flow]
+			return origin, ok, w.cannot
 		},
 		Log: slog.New(slog.DiscardHandler),
 	})
 	return w
 }
 
-func (w *memoryCollector) stale(_ context.Context, peers []maps.Peer) ([]bool, error) {
+func (w *memoryCollector) stale(_ context.Context, origins []maps.Origin) ([]bool, error) {
 	w.memory.mu.Lock()
 	defer w.memory.mu.Unlock()
 	w.asked++
-	answer := make([]bool, len(peers))
-	for i, p := range peers {
+	answer := make([]bool, len(origins))
+	for i, p := range origins {
 		answer[i] = w.gone[netip.AddrPortFrom(maps.NetipOf(p.Backend.Addr), maps.PortOf(p.Backend.Port))]
 	}
 	return answer, w.fails
@@ -270,13 +270,13 @@ func TestPurge(t *testing.T) {
 		for i, half := range []bool{false, true} {
 			key := w.enter(half, netip.AddrPortFrom(netip.MustParseAddr("10.1.0.9"), uint16(5000+i)).String(), "10.1.0.1:53", model.UDP, maps.FlowOpen)
 			row := w.rows[index(half)][key]
-			row.Flags |= maps.FlowPod
+			row.Kind |= uint8(maps.FlowMasqueraded)
 			w.rows[index(half)][key], pods[half] = row, key
 		}
 		// What the node sent to a service.
 		node := w.enter(false, "10.1.0.9:6000", "10.1.0.1:53", model.UDP, maps.FlowOpen)
 		row := w.rows[index(false)][node]
-		row.Flags |= maps.FlowPod | maps.FlowNode
+		row.Kind |= uint8(maps.FlowHost)
 		w.rows[index(false)][node] = row
 		w.run(t, func() {
 			w.Left(model.UDP)

@@ -113,20 +113,21 @@ func (u *portUse) begin() {
 
 // add counts the port of a reply, whose destination is an address and port of this node.
 func (u *portUse) add(key *maps.Flow, row *maps.FlowRow) {
+	kind := maps.FlowKindOf(row.Kind)
 	// A reply to the client's own address, as from a backend on this node, needs no port.
-	if key.Daddr == row.Daddr && row.Flags&maps.FlowNode == 0 {
+	if key.Daddr == row.Daddr && kind != maps.FlowHost && kind != maps.FlowHostLocal {
 		return
 	}
 	if port := maps.PortOf(key.Dport); u.ports.First == 0 || port < u.ports.First || port > u.ports.Last {
 		return
 	}
 	hash := u.mix(u.mix(u.seed[0], key.Saddr, uint64(key.Sport)), key.Daddr, uint64(key.Proto))
-	if row.Flags&(maps.FlowPod|maps.FlowInside) != maps.FlowPod {
+	if kind != maps.FlowMasqueraded && kind != maps.FlowHost {
 		u.counts[OtherUsers].add(hash, key, row)
 		return
 	}
 	u.counts[PodUsers].add(hash, key, row)
-	if row.Flags&maps.FlowNode == 0 {
+	if kind == maps.FlowMasqueraded {
 		u.counts[OnePod].add(u.mix(hash, row.Daddr, 0), key, row)
 	}
 }

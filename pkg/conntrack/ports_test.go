@@ -22,7 +22,7 @@ func lend(client, node, to string, proto model.Protocol, flags uint8) (maps.Flow
 	c, n, d := netip.MustParseAddrPort(client), netip.MustParseAddrPort(node), netip.MustParseAddrPort(to)
 	return maps.Flow{
 		Saddr: maps.AddrOf(d.Addr()), Sport: maps.PortOf(d.Port()), Daddr: maps.AddrOf(n.Addr()), Dport: maps.PortOf(n.Port()), Proto: uint8(proto),
-	}, maps.FlowRow{Daddr: maps.AddrOf(c.Addr()), Dport: maps.PortOf(c.Port()), Flags: maps.FlowReply | flags, State: maps.FlowOpen, Seen: 1 << 20}
+	}, maps.FlowRow{Daddr: maps.AddrOf(c.Addr()), Dport: maps.PortOf(c.Port()), Kind: maps.FlowReply | flags, State: maps.FlowOpen, Seen: 1 << 20}
 }
 
 // The fullest destination is found for each kind of user, among established and half-open flows.
@@ -37,15 +37,15 @@ func TestPortUse(t *testing.T) {
 	}
 	add(false, 30, "198.51.100.7", "10.2.0.9:80", model.TCP, 0, 1024)
 	add(true, 10, "198.51.100.7", "10.2.0.9:80", model.TCP, 0, 1054)
-	add(false, 38, "198.51.100.7", "10.2.0.9:80", model.UDP, 0, 1024)           // another protocol
-	add(false, 38, "198.51.100.7", "10.2.0.9:81", model.TCP, 0, 1024)           // another port
-	add(false, 38, "198.51.100.7", "10.2.0.8:80", model.TCP, 0, 1024)           // another address
-	add(false, 60, "198.51.100.7", "10.2.0.9:80", model.TCP, 0, 2000)           // not among the ports
-	add(false, 12, "10.1.0.5", "203.0.113.1:53", model.UDP, maps.FlowPod, 1074) // a pod
-	add(false, 11, "10.1.0.6", "203.0.113.1:53", model.UDP, maps.FlowPod, 1090) // another
-	add(false, 13, "10.1.0.6", "203.0.113.2:53", model.UDP, maps.FlowPod, 1090)
+	add(false, 38, "198.51.100.7", "10.2.0.9:80", model.UDP, 0, 1024)                          // another protocol
+	add(false, 38, "198.51.100.7", "10.2.0.9:81", model.TCP, 0, 1024)                          // another port
+	add(false, 38, "198.51.100.7", "10.2.0.8:80", model.TCP, 0, 1024)                          // another address
+	add(false, 60, "198.51.100.7", "10.2.0.9:80", model.TCP, 0, 2000)                          // not among the ports
+	add(false, 12, "10.1.0.5", "203.0.113.1:53", model.UDP, uint8(maps.FlowMasqueraded), 1074) // a pod
+	add(false, 11, "10.1.0.6", "203.0.113.1:53", model.UDP, uint8(maps.FlowMasqueraded), 1090) // another
+	add(false, 13, "10.1.0.6", "203.0.113.2:53", model.UDP, uint8(maps.FlowMasqueraded), 1090)
 	// The node's own flows use the pods' ports and are no pod's.
-	add(false, 4, "192.0.2.1", "203.0.113.1:53", model.UDP, maps.FlowPod|maps.FlowNode, 1110)
+	add(false, 4, "192.0.2.1", "203.0.113.1:53", model.UDP, uint8(maps.FlowHost), 1110)
 	// A backend on this node answers to the client itself.
 	for i := range 60 {
 		key, row := lend("198.51.100.7:1024", fmt.Sprintf("198.51.100.7:%d", 1024+i), "10.1.0.5:80", model.TCP, 0)
@@ -142,7 +142,7 @@ func BenchmarkPortUse(b *testing.B) {
 	var rows []maps.FlowRow
 	for i := range n / 2 {
 		key, row := lend(fmt.Sprintf("198.51.%d.%d:%d", i>>8&255, i&255, 1+i>>16), fmt.Sprintf("192.0.2.1:%d", 1024+i%14_000),
-			fmt.Sprintf("10.2.%d.%d:80", i/14_000>>8, i/14_000&255), model.TCP, uint8(i%2)*maps.FlowPod)
+			fmt.Sprintf("10.2.%d.%d:80", i/14_000>>8, i/14_000&255), model.TCP, uint8(i%2)*uint8(maps.FlowMasqueraded))
 		request := maps.BackOf(key, &row)
 		keys, rows = append(keys, key, request), append(rows, row, maps.FlowRow{Daddr: key.Saddr, Dport: key.Sport, Seen: row.Seen, State: row.State})
 	}

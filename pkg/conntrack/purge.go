@@ -31,10 +31,10 @@ func (c *Collector) purge(ctx context.Context) time.Duration {
 	took := c.pass(ctx)
 	c.walk.gathers = false
 	defer func() {
-		// Give the memory back: there may have been very many peers.
-		c.walk.peers, c.walk.gone = map[rows.Peer]struct{}{}, map[rows.Peer]struct{}{}
+		// Give the memory back: there may have been very many origins.
+		c.walk.origins, c.walk.gone = map[rows.Origin]struct{}{}, map[rows.Origin]struct{}{}
 	}()
-	gone, err := c.ask(ctx, slices.Collect(maps.Keys(c.walk.peers)))
+	gone, err := c.ask(ctx, slices.Collect(maps.Keys(c.walk.origins)))
 	if err == nil && len(gone) > 0 && pause(ctx, believe) {
 		gone, err = c.ask(ctx, gone)
 	}
@@ -49,8 +49,8 @@ func (c *Collector) purge(ctx context.Context) time.Duration {
 	if len(gone) == 0 {
 		return tired * took
 	}
-	for _, peer := range gone {
-		c.walk.gone[peer] = struct{}{}
+	for _, origin := range gone {
+		c.walk.gone[origin] = struct{}{}
 	}
 	took += c.pass(ctx)
 	if n := c.walk.tally.deleted[rows.DoomStale]; n > 0 {
@@ -59,19 +59,19 @@ func (c *Collector) purge(ctx context.Context) time.Duration {
 	return tired * took
 }
 
-// ask returns the peers whose backend is gone.
-func (c *Collector) ask(ctx context.Context, peers []rows.Peer) ([]rows.Peer, error) {
-	if len(peers) == 0 {
+// ask returns the origins whose backend is gone.
+func (c *Collector) ask(ctx context.Context, origins []rows.Origin) ([]rows.Origin, error) {
+	if len(origins) == 0 {
 		return nil, nil
 	}
-	stale, err := c.cfg.Stale(ctx, peers)
+	stale, err := c.cfg.Stale(ctx, origins)
 	if err != nil {
 		return nil, err
 	}
-	var gone []rows.Peer
-	for i, peer := range peers {
+	var gone []rows.Origin
+	for i, origin := range origins {
 		if stale[i] {
-			gone = append(gone, peer)
+			gone = append(gone, origin)
 		}
 	}
 	return gone, nil

@@ -11,9 +11,9 @@ import (
 // gone, which nothing announces, such a row is wrong: it would hand the packets to a stack that no
 // longer translates them. Nor does the row say which backend they go to.
 type stackFlows struct {
-	ask func(maps.Flow) (maps.Peer, bool, error) // Config.StackEntry
-	was map[maps.Flow]struct{}                   // had an entry in the last walk
-	is  map[maps.Flow]struct{}                   // have one in this walk
+	ask func(maps.Flow) (maps.Origin, bool, error) // Config.StackEntry
+	was map[maps.Flow]struct{}                     // had an entry in the last walk
+	is  map[maps.Flow]struct{}                     // have one in this walk
 	err error
 }
 
@@ -27,12 +27,12 @@ func (k *stackFlows) begin() { k.was, k.is, k.err = k.is, map[maps.Flow]struct{}
 // entry returns what the client of a request dialed and its backend, according to the stack's
 // entry; over is true if the entry existed in the last walk and is gone. A request that never had
 // an entry is an ordinary flow, whose backend has the frontend's own address.
-func (k *stackFlows) entry(key *maps.Flow) (peer maps.Peer, is, over bool) {
+func (k *stackFlows) entry(key *maps.Flow) (origin maps.Origin, is, over bool) {
 	if k.ask == nil {
-		return peer, false, false
+		return origin, false, false
 	}
 	_, was := k.was[*key]
-	peer, is, err := k.ask(*key)
+	origin, is, err := k.ask(*key)
 	if err != nil {
 		k.err = fmt.Errorf("look up what the stack translates: %w", err)
 		is = was
@@ -40,5 +40,5 @@ func (k *stackFlows) entry(key *maps.Flow) (peer maps.Peer, is, over bool) {
 	if is {
 		k.is[*key] = struct{}{}
 	}
-	return peer, is && err == nil, was && !is
+	return origin, is && err == nil, was && !is
 }

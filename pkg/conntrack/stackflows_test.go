@@ -16,7 +16,7 @@ func (w *memoryCollector) enterKept(client, backend string) maps.Flow {
 	const dialed = "192.0.2.1:53"
 	key := w.enter(false, client, dialed, model.UDP, maps.FlowOpen)
 	to := netip.MustParseAddrPort(backend)
-	w.records[key] = maps.PeerOf(maps.SockOrigin{
+	w.records[key] = maps.OriginOf(maps.SockOrigin{
 		Vip: key.Daddr, VipPort: key.Dport, Backend: maps.AddrOf(to.Addr()), BackendPort: maps.PortOf(to.Port()),
 	}, model.UDP)
 	return key

@@ -26,6 +26,19 @@ type Status struct {
 	GrowError       string        `json:"growError,omitempty"` // why the capacity does not grow
 }
 
+// Status returns the counts as a status of the node, or nil before the first pass. why says what keeps flows from
+// being removed.
+func (s *Stats) Status(why string) *Status {
+	if s.LastPass.IsZero() && why == "" {
+		return nil
+	}
+	return &Status{
+		Rows: s.Rows[0], Capacity: s.Capacity[0], Most: s.Most, Growths: s.Growths, GrowError: s.GrowError,
+		PendingRows: s.Rows[1], PendingCapacity: s.Capacity[1],
+		Forgotten: s.Idle + s.Stale, LastTime: s.LastPass, LastDuration: s.LastTook, Error: why,
+	}
+}
+
 // Text returns the line shown in the status of the node.
 func (f *Status) Text() string {
 	return fmt.Sprintf("%d of %d rows (at most %d), %d of %d half open, last pass %s took %s, removed %d flows", f.Rows, f.Capacity, max(f.Most, f.Capacity),

@@ -13,10 +13,10 @@ type walk struct {
 	doomed []maps.Doomed
 	tally  tally
 
-	gathers bool                   // collect peers
-	peers   map[maps.Peer]struct{} // of flows that are deleted once their backend is gone
-	gone    map[maps.Peer]struct{} // the peers whose backend is gone
-	last    maps.Peer              // last peer looked up: rows of one service often follow each other
+	gathers bool                     // collect origins
+	origins map[maps.Origin]struct{} // of flows that are deleted once their backend is gone
+	gone    map[maps.Origin]struct{} // the origins whose backend is gone
+	last    maps.Origin              // last origin looked up: rows of one service often follow each other
 	lastIn  bool
 
 	stack stackFlows
@@ -37,7 +37,7 @@ func (w *walk) all(flows Flows, shift uint32, limits *maps.FlowLimits) error {
 	if err != nil {
 		return fmt.Errorf("read the programs' clock: %w", err)
 	}
-	w.now, w.tally, w.last, w.lastIn = uint32(jiffies>>shift), tally{}, maps.Peer{}, false
+	w.now, w.tally, w.last, w.lastIn = uint32(jiffies>>shift), tally{}, maps.Origin{}, false
 	w.stack.begin()
 	w.ports.begin()
 	for _, half := range []bool{true, false} {
@@ -88,11 +88,11 @@ func (w *walk) scanOpen(keys []maps.Flow, rows []maps.FlowRow, limits *maps.Flow
 			phase, state = maps.PhaseReset, StateClosing
 		}
 		w.tally.entries[class][state]++
-		if row.Flags&maps.FlowReply != 0 {
+		if row.Kind&maps.FlowReply != 0 {
 			w.ports.add(key, row)
 		}
 		switch {
-		case class == maps.ClassUDP && row.Flags&maps.FlowReply == 0 && w.ended(key, row):
+		case class == maps.ClassUDP && row.Kind&maps.FlowReply == 0 && w.ended(key, row):
 			w.doom(key, row, maps.DoomStale)
 		case int32(w.now-row.Seen) >= int32(limits[class][phase]):
 			w.doom(key, row, maps.DoomIdle)
@@ -110,7 +110,7 @@ func (w *walk) scanPending(keys []maps.Flow, rows []maps.FlowRow, limits *maps.F
 		class := classOf(key.Proto)
 		w.tally.entries[class][StateHalfOpen]++
 		switch {
-		case row.Flags&maps.FlowReply != 0:
+		case row.Kind&maps.FlowReply != 0:
 			w.ports.add(key, row)
 			if int32(w.now-row.Seen) >= int32(limits[class][maps.PhaseHalfOpen]) {
 				w.doom(key, row, maps.DoomIdle)
@@ -127,7 +127,7 @@ func (w *walk) scanPending(keys []maps.Flow, rows []maps.FlowRow, limits *maps.F
 
 func (w *walk) doom(key *maps.Flow, row *maps.FlowRow, why uint32) {
 	d := maps.Doomed{Request: *key, Reply: maps.BackOf(*key, row), Why: why}
-	if row.Flags&maps.FlowReply != 0 {
+	if row.Kind&maps.FlowReply != 0 {
 		d.Request, d.Reply = d.Reply, d.Request
 	}
 	w.doomed = append(w.doomed, d)
@@ -138,45 +138,45 @@ func (w *walk) ended(key *maps.Flow, row *maps.FlowRow) bool {
 	if !passes(key, row) {
 		return w.lost(key, row)
 	}
-	peer, is, over := w.stack.entry(key)
+	origin, is, over := w.stack.entry(key)
 	switch {
 	case over:
 		return true
 	case is:
-		return w.isGone(peer)
+		return w.isGone(origin)
 	case w.stack.err != nil:
 		return false
 	}
 	return w.lost(key, row)
 }
 
-// lost reports whether the backend of a request is gone. While gathering, it remembers the peer.
+// lost reports whether the backend of a request is gone. While gathering, it remembers the origin.
 func (w *walk) lost(key *maps.Flow, row *maps.FlowRow) bool {
 	// What a pod talks to outside is no service's backend.
-	if row.Flags&(maps.FlowPod|maps.FlowInside|maps.FlowNode) == maps.FlowPod {
+	if maps.FlowKindOf(row.Kind) == maps.FlowMasqueraded {
 		return false
 	}
-	return w.isGone(peerOf(key, row))
+	return w.isGone(originOf(key, row))
 }
 
-func (w *walk) isGone(peer maps.Peer) bool {
+func (w *walk) isGone(origin maps.Origin) bool {
 	if !w.gathers && len(w.gone) == 0 {
 		return false
 	}
-	if peer == w.last {
+	if origin == w.last {
 		return w.lastIn
 	}
 	if w.gathers {
-		w.peers[peer] = struct{}{}
+		w.origins[origin] = struct{}{}
 	}
-	_, in := w.gone[peer]
-	w.last, w.lastIn = peer, in
+	_, in := w.gone[origin]
+	w.last, w.lastIn = origin, in
 	return in
 }
 
-// peerOf returns what a request's client dialed and the backend it got.
-func peerOf(key *maps.Flow, row *maps.FlowRow) maps.Peer {
-	return maps.PeerOf(maps.SockOrigin{
+// originOf returns what a request's client dialed and the backend it got.
+func originOf(key *maps.Flow, row *maps.FlowRow) maps.Origin {
+	return maps.OriginOf(maps.SockOrigin{
 		Vip: key.Daddr, VipPort: key.Dport, Backend: row.Daddr, BackendPort: row.Dport,
 	}, model.Protocol(key.Proto))
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // The cost of judging one row, in a pass that finds nothing to delete and in one that also collects
-// peers.
+// origins.
 func BenchmarkScan(b *testing.B) {
 	for _, gathers := range []bool{false, true} {
 		name := "pass"

@@ -181,12 +181,12 @@ func (d *deviceLinks) writeAddrs(addrs map[netip.Addr]uint32, own []netip.Addr, 
 
 // writeTunnel writes the tunnel's device and the addresses that backends reached through it see:
 // none before the tunnel has programs to handle the replies.
-func (d *deviceLinks) writeTunnel(isServed bool) error {
+func (d *deviceLinks) writeTunnel(isAttached bool) error {
 	tunnel := d.outside.tunnel
-	if !isServed || !tunnel.Addr4.IsValid() {
+	if !isAttached || !tunnel.Addr4.IsValid() {
 		tunnel.Addr4 = netip.IPv4Unspecified()
 	}
-	if !isServed || !tunnel.Addr6.IsValid() {
+	if !isAttached || !tunnel.Addr6.IsValid() {
 		tunnel.Addr6 = netip.IPv6Unspecified()
 	}
 	return errors.Join(d.maps.SetTunnel(uint32(tunnel.Index)), d.maps.SetTunnelAddr(tunnel.Addr4), d.maps.SetTunnelAddr(tunnel.Addr6))

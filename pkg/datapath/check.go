@@ -20,21 +20,6 @@ const (
 	checkSoon  = 5 * time.Second
 )
 
-// Attachment is the result of the last check.
-type Attachment struct {
-	Checked time.Time // zero before the first check
-	Proofs  []Proof   // by family
-	// Mended counts the links that were found detached or changed and were repaired, since the
-	// start.
-	Mended uint64
-	Err    error // why something could not be repaired
-}
-
-// sound reports whether nothing is left to repair.
-func (a *Attachment) sound() bool {
-	return a.Err == nil && !slices.ContainsFunc(a.Proofs, func(p Proof) bool { return p.State == Missed })
-}
-
 // WatchAttachment calls CheckAttachment every minute until the context ends, and more often while
 // something is wrong.
 func (d *cgroupLinks) WatchAttachment(ctx context.Context) error {
@@ -65,12 +50,14 @@ func (d *cgroupLinks) CheckAttachment() Attachment {
 
 func (d *cgroupLinks) check() Attachment {
 	was := d.attached
-	found := Attachment{Checked: time.Now(), Mended: was.Mended}
+	found := Attachment{Checked: time.Now(), Mended: was.Mended, Proofs: []Proof{}}
 	if d.programs == nil {
-		found.Err = errors.New("no programs are attached yet")
+		found.Error = "no programs are attached yet"
 	} else {
-		var mended int
-		mended, found.Err = d.mend()
+		mended, err := d.mend()
+		if err != nil {
+			found.Error = err.Error()
+		}
 		found.Mended += uint64(mended)
 		found.Proofs = d.prove()
 	}
@@ -157,10 +144,10 @@ func (d *cgroupLinks) inspect(name string, prog program) (sound, runs bool, err 
 
 // logAttachment logs changes for the worse and for the better.
 func (d *cgroupLinks) logAttachment(was, now *Attachment) {
-	if now.Err != nil && (was.Err == nil || was.Err.Error() != now.Err.Error()) {
-		d.log.Error("cannot attach programs: trying again", "error", now.Err)
+	if now.Error != "" && was.Error != now.Error {
+		d.log.Error("cannot attach programs: trying again", "error", now.Error)
 	}
-	if was.Err != nil && now.Err == nil {
+	if was.Error != "" && now.Error == "" {
 		d.log.Info("programs are attached again")
 	}
 	for i, p := range now.Proofs {

@@ -49,10 +49,7 @@ func runCheck(args []string) error {
 	}
 	for range 2 {
 		a := d.CheckAttachment()
-		found := finding{Proofs: a.Proofs, Mended: a.Mended}
-		if a.Err != nil {
-			found.Err = a.Err.Error()
-		}
+		found := finding{Proofs: a.Proofs, Mended: a.Mended, Err: a.Error}
 		status, err := d.Status()
 		if err != nil {
 			return err

@@ -24,7 +24,7 @@ func runServe(args []string) error {
 	for _, p := range d.attached.Proofs {
 		fmt.Print(p.Family, " ", p.State, " ", p.Why, "; ")
 	}
-	return d.attached.Err
+	return d.attached.Err()
 }
 
 // From inside a container that sees the host's tree read-only, programs can be attached and proven.

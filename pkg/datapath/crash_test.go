@@ -146,7 +146,7 @@ func usesPinned(t *testing.T, d *Datapath) bool {
 		pinned[mapID(t, of.Map)] = true
 	}
 	for _, of := range status(t, d).Programs {
-		for name, id := range mapsOf(t, of.ID) {
+		for name, id := range mapsOf(t, ebpf.ProgramID(of.ID)) {
 			if !pinned[id] && !strings.Contains(name, "rodata") {
 				t.Logf("%s uses another %s", of.Name, name)
 				return false

@@ -88,7 +88,7 @@ func TestLifecycle(t *testing.T) {
 			t.Errorf("not replaced by the same program: %+v, before %+v", prog, first.Programs[i])
 		}
 	}
-	if len(second.Programs) != 11 || !second.Features.CanRefuse || second.CgroupRoot != p.CgroupRoot {
+	if len(second.Programs) != 11 || !second.Features["refuse with ECONNREFUSED"] || second.CgroupRoot != p.CgroupRoot {
 		t.Errorf("status: %+v", second)
 	}
 	for range 2 {

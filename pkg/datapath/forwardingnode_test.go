@@ -119,7 +119,7 @@ func clientPackets(xdp devices.Mode) *Packets {
 	if err != nil {
 		panic(err)
 	}
-	return &Packets{Devices: filter, XDP: xdp, NodePorts: Reach{primary: true}, SnatPorts: model.PortRange{First: 1024, Last: 29999}}
+	return &Packets{Devices: filter, XDP: xdp, NodePorts: NodePortAddrs{primary: true}, SnatPorts: model.PortRange{First: 1024, Last: 29999}}
 }
 
 // do runs fn in the node's namespace.
@@ -387,7 +387,7 @@ func (c *crowd) remembered(t *testing.T, m *ebpf.Map, n int) (whole int) {
 		if _, ok, err = maps.LookupFlow(m, maps.BackOf(key, &row)); err != nil {
 			t.Fatal(err)
 		}
-		if ok && row.Flags&maps.FlowReply == 0 && row.State == uint8(bpf.MapsCtStateCT_OPEN) {
+		if ok && row.Kind&maps.FlowReply == 0 && row.State == uint8(bpf.MapsCtStateCT_OPEN) {
 			whole++
 		}
 	}

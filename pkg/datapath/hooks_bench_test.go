@@ -41,7 +41,8 @@ func runIdle(args []string) error {
 		}
 		var with, without [idleRounds]time.Duration
 		for i := range idleRounds {
-			if err := errors.Join(d.check().Err, cpuTime(&with[i], call)); err != nil {
+			found := d.check()
+			if err := errors.Join(found.Err(), cpuTime(&with[i], call)); err != nil {
 				return fmt.Errorf("%s: %w", c.hook, err)
 			}
 			if err := errors.Join(d.links[c.hook].Detach(), cpuTime(&without[i], call)); err != nil {
@@ -50,7 +51,8 @@ func runIdle(args []string) error {
 		}
 		fmt.Printf("%s %.0f %.0f\n", c.hook, least(with[:]), least(without[:]))
 	}
-	return d.check().Err
+	found := d.check()
+	return found.Err()
 }
 
 // msgProbe is MSG_PROBE of linux/socket.h.

@@ -92,7 +92,7 @@ func TestPrepare(t *testing.T) {
 	if err := errors.Join(d.Grow(double(d.Sizes())), d.links[datagram[0]].Detach()); err != nil {
 		t.Fatal(err)
 	}
-	if found := d.CheckAttachment(); found.Err != nil || found.Mended != 1 {
+	if found := d.CheckAttachment(); found.Error != "" || found.Mended != 1 {
 		t.Errorf("%+v", found)
 	}
 	want("a growth and damage", bind)

@@ -20,7 +20,7 @@ import (
 type Packets struct {
 	Devices           devices.Filter
 	XDP               devices.Mode
-	NodePorts         Reach               // addresses at which NodePorts are open to clients outside
+	NodePorts         NodePortAddrs       // addresses at which NodePorts are open to clients outside
 	Own               func() []netip.Addr // addresses by which others know the node, best first; nil if unknown
 	SnatPorts         model.PortRange     // source ports of this node toward backends on other nodes
 	ExternalClusterIP bool                // clients outside may use ClusterIPs
@@ -44,6 +44,8 @@ type Packets struct {
 	// Note saves a setting below /proc/sys before it is changed, with its value until then and after,
 	// so that cleanup can restore it; nil if nobody does.
 	Note func(setting, was, is string) error
+	// Policies is whether the programs ask what policies say about pods.
+	Policies bool
 	// AnySourcePort is whether nodes may send through the tunnel and in Geneve from any source port.
 	AnySourcePort bool
 }
@@ -120,6 +122,9 @@ func (d *deviceLinks) loadPackets(m *maps.Maps) (progs devices.Programs, err err
 	if err := bpf.SetConfig(spec.Variables["cfg"], fields); err != nil {
 		return progs, err
 	}
+	if d.packets.Tunnel == "" { // the program for its end is a third of what the verifier has to walk
+		delete(spec.Programs, "tc_from_tunnel")
+	}
 	tc, err := d.loadPacketsOver(m, spec)
 	if err != nil {
 		return progs, err
@@ -160,7 +165,7 @@ func (d *deviceLinks) packetFields() (map[string]uint64, error) {
 		"tick_shift": uint64(tick.Shift), "external_clusterip": flag(d.packets.ExternalClusterIP), "growing": 0,
 		"bypass": flag(d.packets.Bypass), "masquerade": flag(d.packets.Masquerade), "host_flows": 1,
 		"pacer": uint64(d.packets.Pair), "dsr_accept": flag(d.packets.AcceptDirect), "tunnel_port": uint64(d.packets.TunnelPort),
-		"any_source_port": flag(d.packets.AnySourcePort), "checked": uint64(d.checked),
+		"any_source_port": flag(d.packets.AnySourcePort), "checked": uint64(d.checked), "policies": flag(d.packets.Policies),
 	}
 	for i, key := range d.packets.HashKeys {
 		fields[fmt.Sprintf("hash_key%d", i)] = key
@@ -224,13 +229,13 @@ func (d *deviceLinks) syncDevices() error {
 		err = errors.Join(err, d.turnOnAcceptLocal())
 	}
 	err = errors.Join(err, d.maps.SetDeviceMacs(macs), sync(slices.Concat(between, d.podDevices(), list), d.outside.programs))
-	served := map[uint32]bool{}
+	natDevices := map[uint32]bool{}
 	for _, s := range d.hooks.States() {
 		if s.TC != "" {
-			served[uint32(s.Index)] = true
+			natDevices[uint32(s.Index)] = true
 		}
 	}
-	return errors.Join(err, d.maps.SetNatDevices(served), d.writeTunnel(served[uint32(tunnel.Index)]))
+	return errors.Join(err, d.maps.SetNatDevices(natDevices), d.writeTunnel(natDevices[uint32(tunnel.Index)]))
 }
 
 // Devices returns the devices that lead out of the node, as of the last look.
@@ -238,36 +243,6 @@ func (d *deviceLinks) Devices() []devices.Device {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.outside.found)
-}
-
-// OutsideStatus describes how clients outside reach this node.
-type OutsideStatus struct {
-	None    bool            // configured to serve no device
-	Idle    bool            // no frontend is reached from outside, so nothing is attached
-	Devices []devices.State // what is attached to which device
-	Chosen  []devices.Device
-	Missing []string // configured devices that do not exist
-	Mended  uint64   // links and filters that were found gone and attached again, since the start
-
-	Addr4, Addr6 netip.Addr // what backends on other nodes see as the client; not valid if there is none
-	// Tunnel4 and Tunnel6 are what they see instead if the tunnel leads to them; not valid if it
-	// leads nowhere, or has no address.
-	Tunnel4, Tunnel6 netip.Addr
-	Unknown          []netip.Addr // addresses by which others know the node, but which it lacks
-	SnatPorts        model.PortRange
-	AnySourcePort    bool
-}
-
-func (d *deviceLinks) outsideStatus() OutsideStatus {
-	s := OutsideStatus{
-		None: d.packets.Devices.None(), Idle: !d.servesDevices(), Devices: d.hooks.States(), Chosen: d.outside.found,
-		Missing: d.packets.Devices.Missing(d.outside.found), Mended: d.hooks.Mended(),
-		Addr4: d.outside.primary[0], Addr6: d.outside.primary[1], Unknown: d.outside.unknown, SnatPorts: d.packets.SnatPorts, AnySourcePort: d.packets.AnySourcePort,
-	}
-	if slices.ContainsFunc(s.Devices, func(of devices.State) bool { return of.Tunnel && of.TC != "" }) {
-		s.Tunnel4, s.Tunnel6 = d.outside.tunnel.Addr4, d.outside.tunnel.Addr6
-	}
-	return s
 }
 
 // SnatPorts returns the source ports of this node toward backends on other nodes, or zero if no

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/devices"
@@ -30,8 +29,15 @@ func (d *deviceLinks) loadPods(m *maps.Maps, fields map[string]uint64, progs *de
 	if d.packets.Chained {
 		from, to = "tc_from_chained", "tc_to_chained"
 	}
+	needed := []string{from, to}
+	if d.packets.Proxies {
+		needed = append(needed, "tc_from_lo", "tc_to_lo")
+	}
+	if d.packets.Pair != 0 {
+		needed = append(needed, "tc_from_pacer")
+	}
 	for name := range spec.Programs {
-		if name != from && name != to && name != "tc_from_pacer" && (d.packets.Chained || strings.HasSuffix(name, "_chained")) {
+		if !slices.Contains(needed, name) {
 			delete(spec.Programs, name)
 		}
 	}

@@ -43,10 +43,17 @@ func TestPodsOfAnEarlierAgent(t *testing.T) {
 	first := w.start(t)
 	w.do(t, func() error { return first.SetPods([]maps.Pod{pod}) })
 	filters("with an agent", 1)
+	if loaded := first.outside.programs; loaded.FromTunnel != nil || loaded.FromLo != nil || loaded.FromPair != nil {
+		t.Errorf("without a tunnel, proxies and rates, their programs are loaded: %+v", loaded)
+	}
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
+	w.Packets.Tunnel, w.Packets.Proxies = "tunnel0", true // which may come later
 	second := w.start(t)
+	if loaded := second.outside.programs; loaded.FromTunnel == nil || loaded.FromLo == nil || loaded.ToLo == nil {
+		t.Errorf("with a tunnel and proxies, their programs are not loaded: %+v", loaded)
+	}
 	filters("with another agent that does not know the pods yet", 1)
 	w.do(t, func() error { return second.SetPods([]maps.Pod{pod}) })
 	filters("once it knows the pods", 1)

@@ -69,7 +69,7 @@ func TestCheckPorts(t *testing.T) {
 	}
 }
 
-func TestReach(t *testing.T) {
+func TestNodePortAddrs(t *testing.T) {
 	first := primary{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	for _, test := range []struct {
 		text string
@@ -80,13 +80,13 @@ func TestReach(t *testing.T) {
 		{"10.0.0.0/8, 2001:db8::/32", []string{"10.1.2.3", "2001:db8::1"}},
 		{"0.0.0.0/0", []string{"10.1.2.3", "192.0.2.1", "192.0.2.9"}},
 	} {
-		reach, err := ParseReach(test.text)
+		addrs, err := ParseNodePortAddrs(test.text)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var have []string
 		for _, addr := range []string{"10.1.2.3", "192.0.2.1", "192.0.2.9", "2001:db8::1"} {
-			if reach.has(netip.MustParseAddr(addr), first) {
+			if addrs.has(netip.MustParseAddr(addr), first) {
 				have = append(have, addr)
 			}
 		}
@@ -95,8 +95,8 @@ func TestReach(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "Primary", "192.0.2.1", "192.0.2.0/33"} {
-		if _, err := ParseReach(text); err == nil {
-			t.Errorf("ParseReach accepts %q", text)
+		if _, err := ParseNodePortAddrs(text); err == nil {
+			t.Errorf("ParseNodePortAddrs accepts %q", text)
 		}
 	}
 }

@@ -23,13 +23,18 @@ const (
 
 // Proof is what a test dial of this process showed about the programs of one family.
 type Proof struct {
-	Family string // "IPv4" or "IPv6"
-	State  ProofState
-	Why    string // half a sentence; "" if proven
+	Family string     `json:"family"` // "IPv4" or "IPv6"
+	State  ProofState `json:"state"`
+	Why    string     `json:"why,omitempty"` // half a sentence; "" if proven
+}
+
+// Proven reports whether the programs of the family work. If known is false, it cannot be said.
+func (p Proof) Proven() (proves, known bool) {
+	return p.State == Proven, p.State == Proven || p.State == Missed
 }
 
 // probeAnswer is the error with which the programs make a test dial fail: PROBE_ANSWER in
-// bpf/lib/sock.h.
+// bpf/lib/sock_ctx.h.
 const probeAnswer = unix.ENOANO
 
 // token identifies the test dials of one Datapath to the programs that it loads. Every process

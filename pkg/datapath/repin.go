@@ -12,14 +12,6 @@ import (
 // repinEvery is how often the pins of the maps are looked at. That takes less than a millisecond.
 const repinEvery = 5 * time.Second
 
-// Pins says what has happened to the pins of the maps, since the start.
-type Pins struct {
-	Restored uint64
-	Last     []string  // names of the maps that were pinned again last
-	At       time.Time // when
-	Err      error     // why something cannot be pinned again; as of the last look
-}
-
 // WatchPins pins maps again whose pins somebody has removed or replaced, until the context ends, and
 // calls restored with their names. Links are attached again at once, by CheckAttachment. Programs and
 // this process do without pins, but the commands do not, and neither does the next agent: it would
@@ -75,13 +67,17 @@ func (d *Datapath) Repin() (names []string) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	was := d.repinned.Err
-	if d.repinned.Err = err; err != nil && (was == nil || was.Error() != err.Error()) {
-		d.log.Error("cannot pin maps again: trying again", "error", err)
+	was := d.repinned.Error
+	d.repinned.Error = ""
+	if err != nil {
+		d.repinned.Error = err.Error()
+		if d.repinned.Error != was {
+			d.log.Error("cannot pin maps again: trying again", "error", err)
+		}
 	}
 	if len(names) > 0 {
 		d.repinned.Restored += uint64(len(names))
-		d.repinned.Last, d.repinned.At = names, time.Now()
+		d.repinned.Last, d.repinned.LastTime = names, time.Now()
 	}
 	return names
 }

@@ -15,37 +15,51 @@ import (
 	"fairlead.io/fairlead/pkg/devices"
 	"fairlead.io/fairlead/pkg/flowtable"
 	"fairlead.io/fairlead/pkg/hostfs"
+	"fairlead.io/fairlead/pkg/phrase"
 )
 
 // Status says what is attached where.
 type Status struct {
-	CgroupRoot string
-	Features   Features // zero before Attach
-	Programs   []ProgramStatus
-	Attachment Attachment // result of the last check
-	Pins       Pins
-	Outside    OutsideStatus
+	CgroupRoot string          `json:"cgroupRoot,omitempty"`
+	Programs   []ProgramStatus `json:"programs"`
+	Features   map[string]bool `json:"features,omitempty"`   // of the kernel
+	Attachment *Attachment     `json:"attachment,omitempty"` // result of the last check; nil before the first
+	Outside    *Outside        `json:"outside,omitempty"`    // nil if no device is to be served
+	Pins       Pins            `json:"-"`                    // without what is missing, which is read with the maps
 }
 
 // ProgramStatus is the state of one program. Tag and Instructions are known only for programs that
 // this process loaded, Instructions only if the kernel reports it.
 type ProgramStatus struct {
-	Name string
-	Idle bool // not needed, so not attached
+	Name string `json:"name"`
+	Idle bool   `json:"idle,omitempty"` // not needed, so not attached
 	// Attached reports whether its pinned link is attached to the cgroup root and runs the program
 	// this process loaded, if any.
-	Attached     bool
-	ID           ebpf.ProgramID
-	Tag          string
-	Instructions uint32 // number that the verifier processed
+	Attached     bool   `json:"attached"`
+	ID           uint32 `json:"id,omitempty"`
+	Tag          string `json:"tag,omitempty"`
+	Instructions uint32 `json:"instructions,omitempty"` // number that the verifier processed
 }
 
 // Status returns the current state of every program of this version, sorted by name. Before Attach
 // none is idle.
 func (d *Datapath) Status() (Status, error) {
+	status, err := d.lockedStatus()
+	if status.Outside != nil {
+		status.Outside.readLinks()
+	}
+	return status, err
+}
+
+func (d *Datapath) lockedStatus() (Status, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	status := Status{CgroupRoot: d.cgroup.Path, Features: d.features, Attachment: d.attached, Pins: d.repinned, Outside: d.outsideStatus()}
+	status := Status{
+		CgroupRoot: d.cgroup.Path, Features: map[string]bool{"refuse with ECONNREFUSED": d.features.CanRefuse}, Pins: d.repinned, Outside: d.outsideStatus(),
+	}
+	if checked := d.attached; !checked.Checked.IsZero() {
+		status.Attachment = &checked
+	}
 	if err := d.listHooks(); err != nil {
 		return status, err
 	}
@@ -57,6 +71,34 @@ func (d *Datapath) Status() (Status, error) {
 		status.Programs = append(status.Programs, prog)
 	}
 	return status, nil
+}
+
+// Text returns the line shown in the status of the node.
+func (d *Status) Text() string {
+	attached, idle := 0, 0
+	for _, p := range d.Programs {
+		switch {
+		case p.Attached:
+			attached++
+		case p.Idle:
+			idle++
+		}
+	}
+	text := fmt.Sprintf("%d of %d programs attached", attached, len(d.Programs)-idle)
+	if idle > 0 {
+		text = fmt.Sprintf("%d of %d needed programs attached", attached, len(d.Programs)-idle)
+	}
+	if d.CgroupRoot != "" {
+		text += " to " + d.CgroupRoot
+	}
+	var lacks []string
+	for name, have := range d.Features {
+		if !have {
+			lacks = append(lacks, name)
+		}
+	}
+	slices.Sort(lacks)
+	return text + phrase.List(", kernel without ", lacks, "")
 }
 
 // listHooks reads the list of programs, once: reading the object costs more than the rest of
@@ -86,7 +128,7 @@ func (d *cgroupLinks) programStatus(name string, attach ebpf.AttachType) (Progra
 		if err != nil {
 			return status, err
 		}
-		status.ID = info.Program
+		status.ID = uint32(info.Program)
 		if status.Attached, err = d.fits(l, attach); err != nil {
 			return status, err
 		}
@@ -100,7 +142,7 @@ func (d *cgroupLinks) programStatus(name string, attach ebpf.AttachType) (Progra
 	if err != nil {
 		return status, err
 	}
-	if id, ok := info.ID(); ok && id == status.ID {
+	if id, ok := info.ID(); ok && uint32(id) == status.ID {
 		status.Tag = info.Tag
 		status.Instructions, _ = info.VerifiedInstructions()
 		return status, nil

@@ -18,7 +18,7 @@ const sweeps = 15 * time.Second
 
 // Sweep deletes expired rows from the maps that evict, other than those of flows: clients whose
 // affinity lapsed long ago, and datagrams that will never be complete. The rows that remain show
-// how much room is needed.
+// how much room is needed. It also deletes flows that policies have judged and that are over.
 func (d *Datapath) Sweep() error {
 	tick, err := ticks.Measure()
 	if err != nil {
@@ -35,6 +35,9 @@ func (d *Datapath) Sweep() error {
 	run := &ebpf.RunOptions{Context: &maps.SweepRun{TickShift: tick.Shift}}
 	if _, err := progs.Programs[bpf.SweepProgSweepFrags].Run(run); err != nil {
 		return fmt.Errorf("sweep map frags: %w", err)
+	}
+	if _, err := progs.Programs[bpf.SweepProgSweepPolicyFlows].Run(run); err != nil {
+		return fmt.Errorf("sweep map policy_flows: %w", err)
 	}
 	return nil
 }
@@ -59,7 +62,7 @@ func (d *Datapath) loadSweep() (*ebpf.Collection, error) {
 func (d *Datapath) WatchRows(ctx context.Context, mostClients uint32) error {
 	again := time.NewTicker(sweeps)
 	defer again.Stop()
-	told := false
+	logged := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -67,9 +70,9 @@ func (d *Datapath) WatchRows(ctx context.Context, mostClients uint32) error {
 		case <-again.C:
 		}
 		err := errors.Join(d.Sweep(), d.followClients(mostClients))
-		if err != nil && !told && !errors.Is(err, ErrNoMaps) {
+		if err != nil && !logged && !errors.Is(err, ErrNoMaps) {
 			d.log.Warn("cannot sweep or enlarge the maps that evict rows: rows still in use may be evicted", "error", err)
-			told = true
+			logged = true
 		}
 	}
 }

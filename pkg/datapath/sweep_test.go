@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"testing"
@@ -63,6 +64,21 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	const tcp, udp, fin, rst = 6, 17, uint16(bpf.MapsPolicyFlowEndPOLICY_FIN), uint16(bpf.MapsPolicyFlowEndPOLICY_RST)
+	for port, f := range map[uint16]struct {
+		proto uint8
+		idle  uint32
+		ends  uint16
+	}{
+		1: {tcp, 0, 0}, 2: {tcp, 80000, 0}, 3: {tcp, 90000, 0}, 4: {tcp, 3000, fin}, 5: {tcp, 4000, fin << 1}, 6: {tcp, 50, fin | fin<<1}, 7: {tcp, 70, fin | fin<<1},
+		8: {tcp, 50, rst}, 9: {tcp, 70, rst << 1}, 10: {udp, 170, 0}, 11: {udp, 190, 0},
+	} {
+		if err := m.PolicyFlows.Put(bpf.MapsFlow{Proto: f.proto, Sport: port}, bpf.MapsPolicyFlow{Seen: now - f.idle, Ends: f.ends}); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	sharePolicyFlows(t, m, now)
 
 	if err := (&Datapath{shared: &shared{maps: m}}).Sweep(); err != nil {
 		t.Fatal(err)
@@ -78,6 +94,22 @@ func TestSweep(t *testing.T) {
 	for rows := m.Frags.Iterate(); rows.Next(&datagram, &ports); {
 		datagrams[datagram.Id] = true
 	}
+	flows := map[uint16]bool{}
+	var flow bpf.MapsFlow
+	var judged bpf.MapsPolicyFlow
+	for rows := m.PolicyFlows.Iterate(); rows.Next(&flow, &judged); {
+		flows[flow.Sport] = true
+	}
+	shares, err := m.SharesOfFlows()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(fairleadmaps.SharesOfFlows{Rows: 9, Of: 262144, Pods: map[uint32]int{7: 2, 8: 1, 9: 0}}, shares); diff != "" {
+		t.Errorf("shares of pods (-want +have):\n%s", diff)
+	}
+	if diff := cmp.Diff([]uint16{1, 2, 4, 6, 8, 10, 101, 102, 104}, slices.Sorted(maps.Keys(flows))); diff != "" {
+		t.Errorf("flows of pods with policies (-want +have):\n%s", diff)
+	}
 	if diff := cmp.Diff([]uint32{1, 2, 3, 5, 8, 9}, slices.Sorted(maps.Keys(clients))); diff != "" {
 		t.Errorf("clients (-want +have):\n%s", diff)
 	}
@@ -88,5 +120,25 @@ func TestSweep(t *testing.T) {
 		if have, err := fairleadmaps.ReadLruStats(m.LruStats, name); err != nil || have.Deleted != want || have.Made != 0 {
 			t.Errorf("%s: %+v (%v), want %d deleted", name, have, err, want)
 		}
+	}
+}
+
+// sharePolicyFlows makes flows of pods 7 and 8, of one that is gone, and wrong counts of them. Pod 9 has none.
+func sharePolicyFlows(t *testing.T, m *fairleadmaps.Maps, now uint32) {
+	t.Helper()
+	var errs []error
+	for _, pod := range []uint32{7, 8, 9} {
+		errs = append(errs, m.PolicyPods.Put(pod, bpf.MapsPolicyPod{}))
+	}
+	for owner, row := range map[uint32]bpf.MapsPolicyShare{0: {Rows: 1000, Since: -5}, 7: {Rows: 10, Since: 10}, 8: {Since: -1}, 9: {Rows: 1}, 66: {Rows: 1}} {
+		errs = append(errs, m.PolicyShares.Put(owner, row))
+	}
+	for port, flow := range map[uint16]bpf.MapsPolicyFlow{
+		101: {Owner: 7, Seen: now}, 102: {Owner: 7, Seen: now}, 103: {Owner: 7, Seen: now - 1000}, 104: {Owner: 8, Seen: now}, 105: {Owner: 66, Seen: now},
+	} {
+		errs = append(errs, m.PolicyFlows.Put(bpf.MapsFlow{Proto: 17, Sport: port}, flow))
+	}
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -29,12 +29,12 @@ func (d *Datapath) openTrial(p trial.Packet) (*trial.Trial, trial.Result, error)
 		return nil, trial.Result{}, fmt.Errorf("try a packet: %w", ErrNoMaps)
 	}
 	if d.packets.Devices.None() {
-		return nil, trial.Result{Inside: true}, trial.NotServed(p.Device)
+		return nil, trial.Result{Inside: true}, trial.NotAttached(p.Device)
 	}
 	if !d.servesDevices() {
-		return nil, trial.Result{Idle: true}, trial.NotServed(p.Device)
+		return nil, trial.Result{Idle: true}, trial.NotAttached(p.Device)
 	}
-	state, err := trial.FindServed(d.hooks.States(), p)
+	state, err := trial.FindAttached(d.hooks.States(), p)
 	if err != nil || state == nil {
 		return nil, trial.Result{Inside: true}, err
 	}

@@ -121,7 +121,7 @@ func (w *forwardingNode) wantCare(d *Datapath, device string) error {
 	}
 	served := false
 	for _, s := range status.Outside.Devices {
-		served = served || s.Name == device && s.TC != "" && s.Err == nil
+		served = served || s.Name == device && s.TC != "" && s.Error == ""
 	}
 	if !served {
 		return fmt.Errorf("device %s is not served", device)

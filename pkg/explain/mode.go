@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/snapshot"
@@ -27,10 +26,10 @@ const (
 
 // ForwardingOf returns how packets of a flow row are forwarded.
 func ForwardingOf(row *maps.FlowRow) Forwarding {
-	switch mode := lb.Direct(maps.DirectMode(row.Flags)); {
-	case mode != lb.DirectOff:
-		return Forwarding(snapshot.FlagDSR + mode.String())
-	case row.Flags&uint8(bpf.MapsCtFlagCT_STACK) != 0:
+	switch kind := maps.FlowKindOf(row.Kind); {
+	case kind.IsDSR():
+		return Forwarding(kind.String())
+	case kind == maps.FlowLocal:
 		return ByDNAT
 	}
 	return BySNAT

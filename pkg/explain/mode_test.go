@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
@@ -86,11 +85,11 @@ func TestForwarding(t *testing.T) {
 	if have := ForwardingOf(&row); have != BySNAT {
 		t.Errorf("to another node: %s", have)
 	}
-	row.Flags = uint8(bpf.MapsCtFlagCT_STACK)
+	row.Kind = uint8(maps.FlowLocal)
 	if have := ForwardingOf(&row); have != ByDNAT {
 		t.Errorf("on this node: %s", have)
 	}
-	row.Flags = maps.DirectFlags(uint8(lb.DirectIPIP))
+	row.Kind = uint8(maps.FlowDSR) + uint8(lb.DirectIPIP)
 	if have := ForwardingOf(&row); have != "dsr-ipip" {
 		t.Errorf("without this node on the way back: %s", have)
 	}

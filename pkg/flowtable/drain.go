@@ -183,10 +183,10 @@ func (d *Drain) newScan() (*flowScan, error) {
 
 // countIfStuck counts a flow if it is stuck and not over.
 func (l *flowScan) countIfStuck(m *ebpf.Map, key maps.Flow, row *maps.FlowRow, s *Stuck) error {
-	if row.Flags&maps.FlowReply != 0 || row.Checksum != maps.ChecksumOf(key, *row) {
+	if row.Kind&maps.FlowReply != 0 || row.Checksum != maps.ChecksumOf(key, *row) {
 		return nil
 	}
-	if maps.DirectMode(row.Flags) != 0 {
+	if maps.FlowKindOf(row.Kind).IsDSR() {
 		if !l.hasLeft(row) {
 			s.Direct++
 		}
@@ -202,8 +202,7 @@ func (l *flowScan) countIfStuck(m *ebpf.Map, key maps.Flow, row *maps.FlowRow, s
 	switch {
 	case key.Proto == unix.IPPROTO_SCTP:
 		s.SCTP++
-	// With FlowPod alone, a pod talks to an address outside.
-	case row.Flags&(maps.FlowPod|maps.FlowInside|maps.FlowNode) != maps.FlowPod && l.isTunneled(row.Daddr):
+	case maps.FlowKindOf(row.Kind) != maps.FlowMasqueraded && l.isTunneled(row.Daddr):
 		s.Tunnel++
 	default:
 		var is bool
@@ -240,7 +239,7 @@ func (l *flowScan) isTunneled(backend maps.Addr) bool {
 // isForwarded reports whether another node may be forwarding a flow: its client dialed no address
 // of this node, and the backend is here.
 func (l *flowScan) isForwarded(key maps.Flow, row *maps.FlowRow) (bool, error) {
-	if !l.hosted || row.Flags&(maps.FlowPod|maps.FlowInside|maps.FlowNode) != 0 {
+	if !l.hosted || !maps.FlowKindOf(row.Kind).IsFromOutside() {
 		return false, nil
 	}
 	hosted, err := has(l.maps.Svcs, maps.HostedAddrKey(maps.NetipOf(row.Daddr)))

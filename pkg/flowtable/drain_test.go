@@ -82,10 +82,10 @@ func (l *leaver) enter(t *testing.T, f stuckCase) {
 		Saddr: maps.AddrOf(client), Daddr: maps.AddrOf(to.Addr()), Sport: maps.PortOf(l.ports), Dport: maps.PortOf(to.Port()), Proto: f.proto,
 	}
 	row := maps.FlowRow{
-		Saddr: key.Saddr, Daddr: maps.AddrOf(from.Addr()), Sport: key.Sport, Dport: maps.PortOf(from.Port()), Flags: f.flags, State: f.state, Seen: f.seen,
+		Saddr: key.Saddr, Daddr: maps.AddrOf(from.Addr()), Sport: key.Sport, Dport: maps.PortOf(from.Port()), Kind: f.flags, State: f.state, Seen: f.seen,
 	}
 	reply := maps.FlowRow{
-		Saddr: key.Daddr, Daddr: key.Saddr, Sport: key.Dport, Dport: key.Sport, Flags: f.flags | maps.FlowReply, State: f.back, Seen: f.seen,
+		Saddr: key.Daddr, Daddr: key.Saddr, Sport: key.Dport, Dport: key.Sport, Kind: f.flags | maps.FlowReply, State: f.back, Seen: f.seen,
 	}
 	m := l.maps.Ct
 	if f.half {
@@ -96,7 +96,7 @@ func (l *leaver) enter(t *testing.T, f stuckCase) {
 	if err := m.Put(&key, &row); err != nil {
 		t.Fatal(err)
 	}
-	if maps.DirectMode(f.flags) == 0 {
+	if !maps.FlowKindOf(f.flags).IsDSR() {
 		if err := m.Put(&back, &reply); err != nil {
 			t.Fatal(err)
 		}
@@ -125,7 +125,7 @@ func TestStuck(t *testing.T) {
 		"forwarded here, reset":             {stuckCase{dialed: other, backend: hosted, back: reset}, Stuck{}},
 		"forwarded here, IPv6":              {stuckCase{dialed: vip6, backend: hosted6, proto: unix.IPPROTO_UDP}, Stuck{Forwarded: 1}},
 		"to a pod here, IPv6":               {stuckCase{dialed: nodePort6, backend: hosted6}, Stuck{}},
-		"a pod's, to a pod here":            {stuckCase{dialed: vip, backend: hosted, flags: maps.FlowInside}, Stuck{}},
+		"a pod's, to a pod here":            {stuckCase{dialed: vip, backend: hosted, flags: uint8(maps.FlowPod)}, Stuck{}},
 		"by the tunnel":                     {stuckCase{dialed: nodePort, backend: far}, Stuck{Tunnel: 1}},
 		"by the tunnel, IPv6":               {stuckCase{dialed: vip6, backend: far6, proto: unix.IPPROTO_UDP}, Stuck{Tunnel: 1}},
 		"by the tunnel, not answered":       {stuckCase{dialed: nodePort, backend: far, half: true, begins: true}, Stuck{}},

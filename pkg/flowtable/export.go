@@ -55,7 +55,7 @@ func Export(dir string) Exported {
 		return Exported{Left: err}
 	}
 	defer h.close()
-	err = errors.Join(h.giveMost(), closeFrontends(h.maps), h.awaitHandshakes())
+	err = errors.Join(h.exportMost(), closeFrontends(h.maps), h.awaitHandshakes())
 	if err == nil { // or else it would fail once more
 		err = h.give()
 	}
@@ -126,10 +126,10 @@ func (h *exporter) awaitHandshakes() error {
 	return nil
 }
 
-// giveMost hands over all flows but those that begin meanwhile. Once the frontends are closed, the
+// exportMost hands over all flows but those that begin meanwhile. Once the frontends are closed, the
 // other proxy's rules give clients ports of the same node, and netfilter has to know by then which
 // are taken.
-func (h *exporter) giveMost() error {
+func (h *exporter) exportMost() error {
 	for range rounds {
 		before := h.given
 		if err := h.give(); err != nil || h.given-before <= few {
@@ -145,26 +145,26 @@ func (h *exporter) giveMost() error {
 func (h *exporter) give() error {
 	for _, proto := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
 		for _, m := range []*ebpf.Map{h.growing, h.maps.Ct} {
-			if err := h.giveAll(m, proto); err != nil {
+			if err := h.exportMap(m, proto); err != nil {
 				return err
 			}
 		}
 	}
-	err := h.giveAll(h.maps.CtPending, unix.IPPROTO_UDP)
+	err := h.exportMap(h.maps.CtPending, unix.IPPROTO_UDP)
 	if errors.Is(err, netfilter.ErrFull) {
 		return nil
 	}
 	return err
 }
 
-func (h *exporter) giveAll(m *ebpf.Map, proto uint8) error {
+func (h *exporter) exportMap(m *ebpf.Map, proto uint8) error {
 	if m == nil {
 		return nil
 	}
 	return maps.EachFlow(m, &h.buffer, func(keys []maps.Flow, rows []maps.FlowRow) error {
 		for len(keys) > 0 {
 			n := min(len(keys), together)
-			if err := h.giveSome(m, proto, keys[:n], rows[:n]); err != nil {
+			if err := h.exportBatch(m, proto, keys[:n], rows[:n]); err != nil {
 				return fmt.Errorf("connections from outside may be reset: %w", err)
 			}
 			keys, rows = keys[n:], rows[n:]
@@ -173,13 +173,13 @@ func (h *exporter) giveAll(m *ebpf.Map, proto uint8) error {
 	})
 }
 
-// giveSome hands over those of some flows that are translated and not over. In between it waits
+// exportBatch hands over those of some flows that are translated and not over. In between it waits
 // until all packets that the programs have translated are past netfilter.
-func (h *exporter) giveSome(m *ebpf.Map, proto uint8, keys []maps.Flow, rows []maps.FlowRow) error {
+func (h *exporter) exportBatch(m *ebpf.Map, proto uint8, keys []maps.Flow, rows []maps.FlowRow) error {
 	var stopped []int
 	for i, key := range keys {
 		row := &rows[i]
-		if key.Proto != proto || row.Flags&maps.FlowReply != 0 || row.Checksum != maps.ChecksumOf(key, *row) || isOfStack(key, row) {
+		if key.Proto != proto || row.Kind&maps.FlowReply != 0 || row.Checksum != maps.ChecksumOf(key, *row) || isOfStack(key, row) {
 			continue
 		}
 		back, ok, err := maps.LookupFlow(m, maps.BackOf(key, row))
@@ -198,7 +198,7 @@ func (h *exporter) giveSome(m *ebpf.Map, proto uint8, keys []maps.Flow, rows []m
 		return err
 	}
 	for _, i := range stopped {
-		if err := h.giveOne(keys[i], &rows[i]); err != nil {
+		if err := h.exportFlow(keys[i], &rows[i]); err != nil {
 			return err
 		}
 	}
@@ -219,8 +219,8 @@ func stop(m *ebpf.Map, key maps.Flow, row maps.FlowRow, is bool) error {
 	return nil
 }
 
-// giveOne hands over a flow whose packets the programs drop.
-func (h *exporter) giveOne(key maps.Flow, row *maps.FlowRow) error {
+// exportFlow hands over a flow whose packets the programs drop.
+func (h *exporter) exportFlow(key maps.Flow, row *maps.FlowRow) error {
 	to := maps.Flow{Saddr: row.Saddr, Daddr: row.Daddr, Sport: row.Sport, Dport: row.Dport, Proto: key.Proto}
 	err := h.records.Add(netfilter.Connection{
 		Client: maps.FlowSource(key), Dialed: maps.FlowDestination(key), Seen: maps.FlowSource(to), Server: maps.FlowDestination(to),
@@ -270,5 +270,5 @@ func (h *exporter) isOver(proto uint8, row, back *maps.FlowRow, ok bool) bool {
 	if row.State == maps.FlowAnswered {
 		idle = min(idle, importWindow)
 	}
-	return row.State == maps.FlowNew || maps.DirectMode(row.Flags) != 0 || time.Duration(int32(h.now-seen))*h.tick.Duration > idle
+	return row.State == maps.FlowNew || maps.FlowKindOf(row.Kind).IsDSR() || time.Duration(int32(h.now-seen))*h.tick.Duration > idle
 }

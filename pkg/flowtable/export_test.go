@@ -26,7 +26,7 @@ func served(t *testing.T, in *maps.Maps, c netfilter.Connection, state uint8) {
 	flow, to := flowOf(c), flowSeen(c)
 	there := maps.FlowRow{Saddr: to.Saddr, Daddr: to.Daddr, Sport: to.Sport, Dport: to.Dport, State: state}
 	reply := maps.BackOf(flow, &there)
-	back := maps.FlowRow{Saddr: flow.Daddr, Daddr: flow.Saddr, Sport: flow.Dport, Dport: flow.Sport, State: state, Flags: maps.FlowReply}
+	back := maps.FlowRow{Saddr: flow.Daddr, Daddr: flow.Saddr, Sport: flow.Dport, Dport: flow.Sport, State: state, Kind: maps.FlowReply}
 	for _, r := range []stackRow{{reply, back}, {flow, there}} {
 		now, err := mustTick(t).Now()
 		if err != nil {

@@ -81,7 +81,7 @@ func (w *standaloneFlows) enter(t testing.TB, half bool, d maps.Doomed, request,
 			return
 		}
 		row := rowTo(back)
-		row.Seen, row.State, row.Flags = w.now-uint32(at.idle), at.state, flags
+		row.Seen, row.State, row.Kind = w.now-uint32(at.idle), at.state, flags
 		if err := w.rows(half).Put(key, row); err != nil {
 			t.Fatal(err)
 		}
@@ -206,7 +206,7 @@ func TestCollectOthers(t *testing.T) {
 	old := direction{3000_000, maps.FlowOpen}
 	w.enter(t, false, d, old, absent())
 	row := rowTo(foreign.Request) // the port was given to another client
-	row.Flags = maps.FlowReply
+	row.Kind = maps.FlowReply
 	if err := w.open.Put(d.Reply, row); err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +235,7 @@ func TestEachAndCollectMany(t *testing.T) {
 	err := w.Each(false, func(keys []maps.Flow, rows []maps.FlowRow) error {
 		for i, key := range keys {
 			seen[key]++
-			if rows[i].Flags&maps.FlowReply == 0 {
+			if rows[i].Kind&maps.FlowReply == 0 {
 				list = append(list, maps.Doomed{Request: key, Reply: maps.BackOf(key, &rows[i])})
 			}
 		}

@@ -225,7 +225,7 @@ func rankOf(c netfilter.Connection) int {
 // to no known flow. The record of its connection may not have been read yet, and if the connection
 // begins at the same time as the frontends, its rows come too late for its second packet.
 func (w *rowWriter) open() error {
-	return w.to.maps().SetFormer(w.now + uint32(importWindow/w.tick.Duration) + 1)
+	return w.to.maps().SetConntrackImport(w.now + uint32(importWindow/w.tick.Duration) + 1)
 }
 
 // writeNow is write for callers that do not hold changing.
@@ -302,7 +302,7 @@ func (w *rowWriter) dropFlow(flow maps.Flow) error {
 	for _, key := range []maps.Flow{flow, back} {
 		var row maps.FlowRow
 		err := w.to.maps().Ct.Lookup(&key, &row)
-		if err == nil && row.Flags&maps.FlowStack != 0 {
+		if err == nil && maps.FlowKindOf(row.Kind) == maps.FlowLocal {
 			err = w.to.maps().Ct.Delete(&key)
 		}
 		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -339,12 +339,12 @@ type stackRow struct {
 // the other is of no use without it.
 func stackRows(flow maps.Flow, now uint32, state uint8) [2]stackRow {
 	there := maps.FlowRow{
-		Saddr: flow.Saddr, Daddr: flow.Daddr, Sport: flow.Sport, Dport: flow.Dport, Seen: now, State: state, Flags: maps.FlowStack,
+		Saddr: flow.Saddr, Daddr: flow.Daddr, Sport: flow.Sport, Dport: flow.Dport, Seen: now, State: state, Kind: uint8(maps.FlowLocal),
 	}
 	reply := maps.BackOf(flow, &there)
 	back := there
 	back.Saddr, back.Daddr, back.Sport, back.Dport = reply.Saddr, reply.Daddr, reply.Sport, reply.Dport
-	back.Flags |= maps.FlowReply
+	back.Kind |= maps.FlowReply
 	rows := [2]stackRow{{reply, back}, {flow, there}}
 	for i := range rows {
 		rows[i].row.Checksum = maps.ChecksumOf(rows[i].key, rows[i].row)

@@ -100,13 +100,11 @@ type Frontend struct {
 
 // Service is the content of one BPF service. Tables hold one position in Backends per slot.
 type Service struct {
-	ID              ID
-	Frontends       []Frontend
-	Backends        []maps.Backend // of both scopes, sorted, without duplicates
-	Tables          [maps.Scopes][]uint32
-	Algorithm       Algorithm
-	Flags           uint8
-	AffinitySeconds uint32
+	ID        ID
+	Frontends []Frontend
+	Backends  []maps.Backend // of both scopes, sorted, without duplicates
+	Tables    [maps.Scopes][]uint32
+	Settings
 	// SourceRanges are the clients allowed at its load balancer addresses, sorted. They are set
 	// only together with the flag of that name.
 	SourceRanges []netip.Prefix

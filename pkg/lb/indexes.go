@@ -3,14 +3,14 @@ package lb
 import "fmt"
 
 // Indexes hands out indexes of a map whose rows the programs may still be reading when they are
-// freed. A freed index stays in limbo until the caller takes it, waits for the readers that existed
+// freed. A freed index is not handed out again until the caller takes it, waits for the readers that existed
 // at that time, and releases it.
 //
 // It is not safe for concurrent use. The zero value has no capacity.
 type Indexes struct {
 	free   bitTree
 	states []indexState
-	limbo  []uint32
+	freed  []uint32
 	inUse  uint32
 }
 
@@ -20,8 +20,8 @@ type indexState uint8
 const (
 	indexFree indexState = iota
 	indexUsed
-	indexLimbo
-	indexTaken
+	indexFreed // programs may still read its row
+	indexTaken // likewise; whoever took it waits for them
 )
 
 // NewIndexes returns an allocator of the indexes below capacity.
@@ -38,8 +38,8 @@ func (x *Indexes) Capacity() uint32 { return uint32(len(x.states)) }
 // released.
 func (x *Indexes) Used() uint32 { return x.inUse }
 
-// Limbo returns the number of freed indexes that were not taken yet.
-func (x *Indexes) Limbo() int { return len(x.limbo) }
+// Freed returns the number of freed indexes that were not taken yet.
+func (x *Indexes) Freed() int { return len(x.freed) }
 
 // Grow adds indexes at the end until there are capacity of them. It never removes any.
 func (x *Indexes) Grow(capacity uint32) {
@@ -82,26 +82,26 @@ func (x *Indexes) use(i uint32) {
 	x.inUse++
 }
 
-// Free puts an index in limbo. It panics if the index is not in use: carrying on would let two rows
+// Free frees an index, which programs may go on reading. It panics if the index is not in use: carrying on would let two rows
 // share it.
 func (x *Indexes) Free(i uint32) {
-	x.move(i, indexUsed, indexLimbo)
+	x.move(i, indexUsed, indexFreed)
 	x.inUse--
-	x.limbo = append(x.limbo, i)
+	x.freed = append(x.freed, i)
 }
 
-// TakeLimbo returns the indexes in limbo and empties it. The caller must Release them once no
+// TakeFreed returns the indexes that were freed since the last call. The caller must Release them once no
 // program can hold them.
-func (x *Indexes) TakeLimbo() []uint32 {
-	taken := x.limbo
+func (x *Indexes) TakeFreed() []uint32 {
+	taken := x.freed
 	for _, i := range taken {
-		x.move(i, indexLimbo, indexTaken)
+		x.move(i, indexFreed, indexTaken)
 	}
-	x.limbo = nil
+	x.freed = nil
 	return taken
 }
 
-// Release frees indexes that TakeLimbo returned. It panics if one of them is not among those.
+// Release frees indexes that TakeFreed returned. It panics if one of them is not among those.
 func (x *Indexes) Release(ids []uint32) {
 	for _, i := range ids {
 		x.move(i, indexTaken, indexFree)

@@ -51,7 +51,7 @@ func (m *indexMachine) Free(t *rapid.T) {
 	}
 	i := rapid.SampledFrom(used).Draw(t, "i")
 	m.x.Free(i)
-	m.where[i] = indexLimbo
+	m.where[i] = indexFreed
 }
 
 func (m *indexMachine) FreeAnother(t *rapid.T) {
@@ -61,9 +61,9 @@ func (m *indexMachine) FreeAnother(t *rapid.T) {
 	}
 }
 
-func (m *indexMachine) TakeLimbo(t *rapid.T) {
-	ids := m.x.TakeLimbo()
-	if want := m.in(indexLimbo); !slices.Equal(slices.Sorted(slices.Values(ids)), want) {
+func (m *indexMachine) TakeFreed(t *rapid.T) {
+	ids := m.x.TakeFreed()
+	if want := m.in(indexFreed); !slices.Equal(slices.Sorted(slices.Values(ids)), want) {
 		t.Fatalf("TakeLimbo returned %v, want %v", ids, want)
 	}
 	for _, i := range ids {
@@ -111,10 +111,10 @@ func (m *indexMachine) Grow(t *rapid.T) {
 }
 
 func (m *indexMachine) Check(t *rapid.T) {
-	used, limbo := len(m.in(indexUsed)), len(m.in(indexLimbo))
-	if int(m.x.Capacity()) != len(m.where) || int(m.x.Used()) != used || m.x.Limbo() != limbo {
-		t.Fatalf("capacity %d, used %d, limbo %d; want %d, %d, %d",
-			m.x.Capacity(), m.x.Used(), m.x.Limbo(), len(m.where), used, limbo)
+	used, freed := len(m.in(indexUsed)), len(m.in(indexFreed))
+	if int(m.x.Capacity()) != len(m.where) || int(m.x.Used()) != used || m.x.Freed() != freed {
+		t.Fatalf("capacity %d, used %d, freed %d; want %d, %d, %d",
+			m.x.Capacity(), m.x.Used(), m.x.Freed(), len(m.where), used, freed)
 	}
 }
 
@@ -154,7 +154,7 @@ func TestIndexesMany(t *testing.T) {
 	for i := range uint32(300_000) {
 		x.Free(i)
 	}
-	x.Release(x.TakeLimbo())
+	x.Release(x.TakeFreed())
 	if x.Used() != 0 {
 		t.Fatalf("%d used after all were freed", x.Used())
 	}
@@ -190,6 +190,6 @@ func BenchmarkIndexes(b *testing.B) {
 	for b.Loop() {
 		i, _ := x.Alloc()
 		x.Free(i)
-		x.Release(x.TakeLimbo())
+		x.Release(x.TakeFreed())
 	}
 }

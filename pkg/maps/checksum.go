@@ -8,7 +8,7 @@ import (
 )
 
 // factors mirrors flow_hash_factor: one factor for each word of the key and of the row, and the last one
-// for the flags.
+// for the kind.
 var factors = [13]uint64{
 	0xe1454c40c439f34b, 0x26b563b1e794ee15, 0xac8be7d742840d2b, 0xe7ca430e92ac3d43,
 	0x1333bc1cfe6c2b03, 0x20050ed31a6e72b9, 0x94a67f00f335c357, 0x332726d0356a4153,
@@ -22,7 +22,7 @@ const addrWords = 4
 // ChecksumOf returns the checksum that makes the BPF programs accept a row under its key: the Go twin
 // of flow_checksum.
 func ChecksumOf(key bpf.MapsFlow, row bpf.MapsCtEntry) uint16 {
-	sum := uint64(row.Flags) * factors[12]
+	sum := uint64(row.Kind) * factors[12]
 	for i, word := range (*[5]uint64)(unsafe.Pointer(&key)) {
 		sum += turn(i, word) * factors[i]
 	}

@@ -11,7 +11,7 @@ import (
 // sealed is the number of bytes of a row that its checksum covers, flagsAt the offset of its flags.
 const (
 	sealed  = int(unsafe.Offsetof(bpf.MapsCtEntry{}.Seen))
-	flagsAt = int(unsafe.Offsetof(bpf.MapsCtEntry{}.Flags))
+	flagsAt = int(unsafe.Offsetof(bpf.MapsCtEntry{}.Kind))
 )
 
 // Changing any one byte to any other value changes the checksum.

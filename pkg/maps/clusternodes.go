@@ -60,7 +60,7 @@ func (m *Maps) SetCluster(want Cluster) (changed int, err error) {
 	}
 	sources := make(map[bpf.MapsPrefixKey]bpf.MapsClusterNode, len(want.Sources))
 	for prefix, node := range want.Sources {
-		sources[prefixKey(prefix)] = node.row()
+		sources[PrefixKey(prefix)] = node.row()
 	}
 	count := func(n int, err error) error {
 		changed += n
@@ -107,7 +107,7 @@ func ClusterRows(nodes, sources *ebpf.Map) (Cluster, error) {
 	var key bpf.MapsPrefixKey
 	prefixes := sources.Iterate()
 	for err == nil && prefixes.Next(&key, &row) {
-		c.Sources[prefixOf(key)] = clusterNodeOf(row)
+		c.Sources[PrefixOf(key)] = clusterNodeOf(row)
 	}
 	if err == nil {
 		err = prefixes.Err()

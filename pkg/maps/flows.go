@@ -22,18 +22,62 @@ type (
 	CollectRun = bpf.MapsCollectRun
 )
 
-// FlowReply marks rows of the direction back to the client. FlowPod marks both rows of a flow that
-// a pod of this node opened to the outside, FlowInside those of a flow that a pod opened by sending
-// packets to a service; both flags together mean that the service chose the pod itself. FlowNode
-// marks flows that the node itself opened by sending packets to a service, FlowStack those whose
-// packets the node's stack forwards.
+// FlowReply marks rows of the direction back to the client, and FlowHasRanges those of flows to a load
+// balancer's address.
 const (
-	FlowReply  = uint8(bpf.MapsCtFlagCT_REPLY)
-	FlowPod    = uint8(bpf.MapsCtFlagCT_POD)
-	FlowInside = uint8(bpf.MapsCtFlagCT_POD_FLOW)
-	FlowNode   = uint8(bpf.MapsCtFlagCT_NODE)
-	FlowStack  = uint8(bpf.MapsCtFlagCT_STACK)
+	FlowReply     = uint8(bpf.MapsFlowFlagFLOW_REPLY)
+	FlowHasRanges = uint8(bpf.MapsFlowFlagFLOW_HAS_RANGES)
 )
+
+// FlowKind is who began a flow, and how its packets reach the other end; see enum flow_kind.
+type FlowKind uint8
+
+// The kinds. Those of direct server return are FlowDSR and the mode.
+const (
+	FlowRemote      = FlowKind(bpf.MapsFlowKindFLOW_REMOTE)
+	FlowLocal       = FlowKind(bpf.MapsFlowKindFLOW_LOCAL)
+	FlowMasqueraded = FlowKind(bpf.MapsFlowKindFLOW_MASQUERADED)
+	FlowPod         = FlowKind(bpf.MapsFlowKindFLOW_POD)
+	FlowPodSelf     = FlowKind(bpf.MapsFlowKindFLOW_POD_SELF)
+	FlowHost        = FlowKind(bpf.MapsFlowKindFLOW_HOST)
+	FlowHostLocal   = FlowKind(bpf.MapsFlowKindFLOW_HOST_LOCAL)
+	FlowDSR         = FlowKind(bpf.MapsFlowKindFLOW_DSR)
+)
+
+// FlowKindOf returns the kind of flow that the field of a row says besides its flags.
+func FlowKindOf(field uint8) FlowKind { return FlowKind(field & uint8(bpf.MapsFlowFlagFLOW_KIND)) }
+
+// IsDSR reports whether a backend on another node replies to the client directly.
+func (k FlowKind) IsDSR() bool { return k >= FlowDSR }
+
+// IsFromOutside reports whether a client outside began the flow.
+func (k FlowKind) IsFromOutside() bool { return k == FlowRemote || k == FlowLocal || k.IsDSR() }
+
+func (k FlowKind) String() string {
+	switch k {
+	case FlowRemote:
+		return "remote"
+	case FlowLocal:
+		return "local"
+	case FlowMasqueraded:
+		return "masqueraded"
+	case FlowPod:
+		return "pod"
+	case FlowPodSelf:
+		return "pod-self"
+	case FlowHost:
+		return "host"
+	case FlowHostLocal:
+		return "host-local"
+	case FlowDSR + FlowKind(bpf.MapsDsrModeDSR_IPIP):
+		return "dsr-ipip"
+	case FlowDSR + FlowKind(bpf.MapsDsrModeDSR_GENEVE):
+		return "dsr-geneve"
+	case FlowDSR + FlowKind(bpf.MapsDsrModeDSR_OPT):
+		return "dsr-opt"
+	}
+	return fmt.Sprintf("unknown (%d)", uint8(k))
+}
 
 // The states of a row.
 const (

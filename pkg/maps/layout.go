@@ -79,7 +79,7 @@ func partOf(name string, at uint32, of btf.Type) (s shape, err error) {
 	s = shape{Name: name, At: at, Size: uint32(size)}
 	switch t := btf.UnderlyingType(of).(type) {
 	case *btf.Struct:
-		for _, member := range t.Members {
+		for _, member := range membersOf(t) {
 			if member.BitfieldSize != 0 || member.Name == "" {
 				return s, fmt.Errorf("struct %s has bit fields, or fields without a name", t.Name)
 			}
@@ -98,6 +98,23 @@ func partOf(name string, at uint32, of btf.Type) (s shape, err error) {
 		return s, err
 	}
 	return s, nil
+}
+
+// membersOf returns the members of a struct. Those of a union without a name, of which a row has one, are
+// among them, at the same place.
+func membersOf(t *btf.Struct) (list []btf.Member) {
+	for _, member := range t.Members {
+		union, ok := btf.UnderlyingType(member.Type).(*btf.Union)
+		if member.Name != "" || !ok {
+			list = append(list, member)
+			continue
+		}
+		for _, one := range union.Members {
+			one.Offset += member.Offset
+			list = append(list, one)
+		}
+	}
+	return list
 }
 
 // move copies some bytes of a row to a row of another layout.

@@ -21,6 +21,7 @@ var ErrIncompatible = errors.New("incompatible pin")
 type Maps struct {
 	addrMaps
 	rateMaps
+	policyMaps
 	Svcs         *ebpf.Map
 	Services     *ebpf.Map
 	Slots        *ebpf.Map
@@ -39,7 +40,7 @@ type Maps struct {
 	Counters     *ebpf.Map
 
 	Frags, Allowances                 *ebpf.Map
-	Late, EarlyFrames                 *ebpf.Map
+	EarlySlots, EarlyFrames           *ebpf.Map
 	EarlyMarks                        *ebpf.Map
 	EarlyTally                        *ebpf.Map
 	Optout, OptoutKinds               *ebpf.Map
@@ -86,16 +87,16 @@ func (f field) byPrograms() bool { return f.Name == "ct" }
 func (m *Maps) fields() []field {
 	services := func(s Sizes) uint32 { return s.Services }
 	list := []field{
-		{Info{Name: "svcs", Row: "address, port, proto -> service index, kind", WrittenBy: "reconciler", ReadBy: "sock, tc, xdp, pod"},
+		{Info{Name: "svcs", Row: "address, port, proto -> service index, kind", WrittenBy: "reconcile", ReadBy: "sock, tc, xdp, pod"},
 			&m.Svcs, func(s Sizes) uint32 { return s.Svcs }},
 		{Info{Name: "services", Row: "index -> word per scope, algorithm, affinity, flags, turn",
-			WrittenBy: "reconciler, sock, tc, xdp, pod (turn)", ReadBy: "sock, tc, xdp, pod"}, &m.Services, services},
-		{Info{Name: "slots", Row: "index -> backend index, service index, tag", WrittenBy: "reconciler", ReadBy: "sock, tc, xdp, pod"},
+			WrittenBy: "reconcile, sock, tc, xdp, pod (turn)", ReadBy: "sock, tc, xdp, pod"}, &m.Services, services},
+		{Info{Name: "slots", Row: "index -> backend index, service index, tag", WrittenBy: "reconcile", ReadBy: "sock, tc, xdp, pod"},
 			&m.Slots, func(s Sizes) uint32 { return s.Slots }},
-		{Info{Name: "backends", Row: "index -> address, port, proto, flags, service, scopes", WrittenBy: "reconciler", ReadBy: "sock, tc, xdp, pod"},
+		{Info{Name: "backends", Row: "index -> address, port, proto, flags, service, scopes", WrittenBy: "reconcile", ReadBy: "sock, tc, xdp, pod"},
 			&m.Backends, func(s Sizes) uint32 { return s.Backends }},
-		{Info{Name: "names", Row: "service index -> name", WrittenBy: "reconciler", ReadBy: "observe"}, &m.Names, services},
-		{Info{Name: "src_ranges", Row: "service index, prefix -> bits of the prefix", WrittenBy: "reconciler", ReadBy: "sock, tc, xdp, pod"},
+		{Info{Name: "names", Row: "service index -> name", WrittenBy: "reconcile", ReadBy: "monitor, snapshot"}, &m.Names, services},
+		{Info{Name: "src_ranges", Row: "service index, prefix -> bits of the prefix", WrittenBy: "reconcile", ReadBy: "sock, tc, xdp, pod"},
 			&m.SrcRanges, nil},
 		{Info{Name: "node_addrs", Row: "address -> interface, whether NodePorts are open", WrittenBy: "datapath", ReadBy: "sock, tc, xdp, pod"},
 			&m.NodeAddrs, nil},
@@ -116,19 +117,19 @@ func (m *Maps) fields() []field {
 			&m.Ct, func(s Sizes) uint32 { return s.Flows }},
 		{Info{Name: "ct_pending", Row: "flow that is not established -> the same", WrittenBy: "tc, xdp, pod, conntrack", ReadBy: "tc, xdp, pod, conntrack"}, &m.CtPending, nil},
 		{Info{Name: "ct_opened", Row: "0 -> flows that were established, ever", WrittenBy: "tc, xdp, pod", ReadBy: "conntrack"}, &m.CtOpened, nil},
-		{Info{Name: "lru_stats", Row: "map that pushes rows out -> rows made, rows deleted, ever", WrittenBy: "sock, tc, xdp, pod, conntrack", ReadBy: "observe"},
+		{Info{Name: "lru_stats", Row: "map that pushes rows out -> rows made, rows deleted, ever", WrittenBy: "sock, tc, xdp, pod, conntrack", ReadBy: "mapstats, datapath"},
 			&m.LruStats, nil},
-		{Info{Name: "route_epoch", Row: "0 -> when ways changed, until when that is followed", WrittenBy: "routes", ReadBy: "tc, xdp, pod"}, &m.RouteEpoch, nil},
-		{Info{Name: "range_epochs", Row: "0 -> when it changed who may use load balancers' addresses", WrittenBy: "reconciler", ReadBy: "tc, xdp, pod"},
+		{Info{Name: "route_epoch", Row: "0 -> when ways changed, until when that is followed", WrittenBy: "ticks", ReadBy: "tc, xdp, pod"}, &m.RouteEpoch, nil},
+		{Info{Name: "range_epochs", Row: "0 -> when it changed who may use load balancers' addresses", WrittenBy: "ticks", ReadBy: "tc, xdp, pod"},
 			&m.RangeEpochs, nil},
 		{Info{Name: "fib_cache", Row: "hash of addresses -> the way between them, when the kernel was asked", WrittenBy: "tc, xdp, pod",
 			ReadBy: "tc, xdp, pod"}, &m.FibCache, nil},
 		{Info{Name: "frags", Row: "datagram -> its ports, last seen", WrittenBy: "tc, xdp, pod", ReadBy: "tc, xdp, pod"}, &m.Frags, nil},
-		{Info{Name: "late", Row: "row of early_frames -> its datagram, device, when it came", WrittenBy: "tc", ReadBy: "tc"}, &m.Late, nil},
+		{Info{Name: "early_slots", Row: "row of early_frames -> its datagram, device, when it came", WrittenBy: "tc", ReadBy: "tc"}, &m.EarlySlots, nil},
 		{Info{Name: "early_frames", Row: "row of late -> a fragment that came before its first", WrittenBy: "tc", ReadBy: "tc"}, &m.EarlyFrames, nil},
 		{Info{Name: "early_marks", Row: "hash of a datagram -> whether fragments wait for its first", WrittenBy: "tc, xdp", ReadBy: "tc, xdp"},
 			&m.EarlyMarks, nil},
-		{Info{Name: "early_tally", Row: "0 -> fragments kept, given back and lost, ever", WrittenBy: "tc", ReadBy: "tc, observe"}, &m.EarlyTally, nil},
+		{Info{Name: "early_tally", Row: "0 -> fragments kept, given back and lost, ever", WrittenBy: "tc", ReadBy: "tc, mapstats"}, &m.EarlyTally, nil},
 		{Info{Name: "dsr_hints", Row: "0 -> the backend that another node chose for the packet at hand", WrittenBy: "tc", ReadBy: "tc, xdp"},
 			&m.DsrHints, nil},
 		{Info{Name: "nat_devices", Row: "interface -> 1, if what leaves there is translated", WrittenBy: "datapath", ReadBy: "tc, pod"}, &m.NatDevices, nil},
@@ -145,11 +146,11 @@ func (m *Maps) fields() []field {
 		{Info{Name: "pod_links", Row: "interface -> hardware address of its pod, flags, proxy", WrittenBy: "podnet", ReadBy: "pod"}, &m.PodLinks, nil},
 		{Info{Name: "pod_rates", Row: "interface -> bytes a second that its pod may send and get, what it shares, class", WrittenBy: "podnet", ReadBy: "tc, pod"},
 			&m.PodRates, nil},
-		{Info{Name: "pod_paces", Row: "interface, direction -> when the next may leave, bytes, packets dropped and marked, what senders may have on the way, average size", WrittenBy: "podnet, tc, pod", ReadBy: "tc, pod, observe"},
+		{Info{Name: "pod_paces", Row: "interface, direction -> when the next may leave, bytes, packets dropped and marked, what senders may have on the way, average size", WrittenBy: "podnet, tc, pod", ReadBy: "tc, pod, podnetwork"},
 			&m.PodPaces, nil},
-		{Info{Name: "share_rates", Row: "pods of a namespace, or all -> bytes a second that they may send together", WrittenBy: "podnet", ReadBy: "pod, observe"},
+		{Info{Name: "share_rates", Row: "pods of a namespace, or all -> bytes a second that they may send together", WrittenBy: "podnet", ReadBy: "pod, podnetwork"},
 			&m.ShareRates, nil},
-		{Info{Name: "share_paces", Row: "the same -> when their next packet may leave, bytes, packets dropped, average size", WrittenBy: "podnet, pod", ReadBy: "pod, observe"},
+		{Info{Name: "share_paces", Row: "the same -> when their next packet may leave, bytes, packets dropped, average size", WrittenBy: "podnet, pod", ReadBy: "pod, podnetwork"},
 			&m.SharePaces, nil},
 		{Info{Name: "allowances", Row: "0 -> ICMP errors that may be sent, since when", WrittenBy: "tc, xdp, pod", ReadBy: "tc, xdp, pod"},
 			&m.Allowances, nil},
@@ -157,9 +158,10 @@ func (m *Maps) fields() []field {
 		{Info{Name: "watched", Row: "kind -> events that may be told, events lost", WrittenBy: "tc, xdp, pod", ReadBy: "tc, xdp, pod, monitor"},
 			&m.Watched, nil},
 		{Info{Name: "events", Row: "drops, and choices of a backend", WrittenBy: "tc, xdp, pod", ReadBy: "monitor"}, &m.Events, nil},
-		{Info{Name: "counters", Row: "hook, reason -> packets, bytes", WrittenBy: "sock, tc, xdp, pod", ReadBy: "observe"},
+		{Info{Name: "counters", Row: "hook, reason -> packets, bytes", WrittenBy: "sock, tc, xdp, pod", ReadBy: "mapstats"},
 			&m.Counters, nil},
 	}
+	list = append(list, m.policyFields()...)
 	for i := range list {
 		list[i].Map = *list[i].at
 		list[i].Grows = list[i].size != nil

@@ -173,8 +173,11 @@ func missesSealed(now, was shape) bool {
 	})
 }
 
-// writtenInPlace are the fields of rows that no checksum covers, see struct ct_entry.
-func writtenInPlace() []string { return []string{"seen", "state", "seq_hi", "syn_hi", "pad"} }
+// writtenInPlace are the fields of rows that no checksum covers, see struct ct_entry, and a second name of one
+// that it does.
+func writtenInPlace() []string {
+	return []string{"seen", "expected_ack", "state", "seq_hi", "syn_hi", "pad", "created"}
+}
 
 func (c *olderCopier) run() error {
 	if c.which == RowsOfPrograms {

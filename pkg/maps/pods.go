@@ -27,6 +27,8 @@ type Pod struct {
 	// several devices; 0 if this device has its own.
 	Pace uint32
 	BBR  bool // its connections use BBR, unless they choose another congestion control
+	// Policy is whether a policy is about it, or it is not known yet whether one is.
+	Policy bool
 }
 
 // Proxy says which proxy gets the connections that a pod opens. The zero value means none.
@@ -56,7 +58,10 @@ func proxyOf(word uint32) Proxy {
 func (p *Pod) link() bpf.MapsPodLink {
 	row := bpf.MapsPodLink{Mac: p.MAC, Proxy: p.Proxy.word()}
 	if p.Unchecked {
-		row.Flags = uint16(bpf.MapsPodFlagPOD_UNCHECKED)
+		row.Flags |= uint16(bpf.MapsPodFlagPOD_UNCHECKED)
+	}
+	if p.Policy {
+		row.Flags |= uint16(bpf.MapsPodFlagPOD_POLICY)
 	}
 	return row
 }
@@ -64,12 +69,17 @@ func (p *Pod) link() bpf.MapsPodLink {
 func (p *Pod) row() bpf.MapsPod {
 	row := bpf.MapsPod{Ifindex: p.Index, Mac: p.MAC, HostMac: p.HostMAC, Proxy: p.Proxy.word()}
 	if p.BBR {
-		row.Flags = uint32(bpf.MapsPodFlagPOD_BBR)
+		row.Flags |= uint32(bpf.MapsPodFlagPOD_BBR)
+	}
+	if p.Policy {
+		row.Flags |= uint32(bpf.MapsPodFlagPOD_POLICY)
 	}
 	return row
 }
 
 func hasBBR(row *bpf.MapsPod) bool { return row.Flags&uint32(bpf.MapsPodFlagPOD_BBR) != 0 }
+
+func hasPolicy(row *bpf.MapsPod) bool { return row.Flags&uint32(bpf.MapsPodFlagPOD_POLICY) != 0 }
 
 // SetPods makes the maps of the node's pods equal to want and returns how many rows it changed.
 // Rows that stay are never absent meanwhile.
@@ -112,7 +122,7 @@ func (m *Maps) SetPods(want []Pod) (changed int, err error) {
 func (m *Maps) SetNative(want []netip.Prefix) (changed int, err error) {
 	rows := make(map[bpf.MapsPrefixKey]uint32, len(want))
 	for _, p := range want {
-		rows[prefixKey(p)] = 1
+		rows[PrefixKey(p)] = 1
 	}
 	changed, err = putPrefixes(m.MasqSkip, rows)
 	if err == nil {
@@ -126,7 +136,8 @@ func (m *Maps) SetNative(want []netip.Prefix) (changed int, err error) {
 	return changed, nil
 }
 
-func prefixKey(p netip.Prefix) bpf.MapsPrefixKey {
+// PrefixKey returns a prefix as a key of the maps, in which IPv4 addresses are mapped.
+func PrefixKey(p netip.Prefix) bpf.MapsPrefixKey {
 	bits := p.Bits()
 	if p.Addr().Is4() {
 		bits += 96
@@ -134,7 +145,8 @@ func prefixKey(p netip.Prefix) bpf.MapsPrefixKey {
 	return bpf.MapsPrefixKey{PrefixLen: uint32(bits), Addr: AddrOf(p.Masked().Addr())}
 }
 
-func prefixOf(key bpf.MapsPrefixKey) netip.Prefix {
+// PrefixOf returns the prefix of a key.
+func PrefixOf(key bpf.MapsPrefixKey) netip.Prefix {
 	addr, bits := NetipOf(key.Addr), int(key.PrefixLen)
 	if addr.Is4() {
 		bits -= 96
@@ -152,6 +164,7 @@ func PodRows(links, addrs *ebpf.Map) ([]Pod, error) {
 	for rows.Next(&ifindex, &link) {
 		byDevice[ifindex] = &Pod{
 			Index: ifindex, MAC: link.Mac, Unchecked: link.Flags&uint16(bpf.MapsPodFlagPOD_UNCHECKED) != 0, Proxy: proxyOf(link.Proxy),
+			Policy: link.Flags&uint16(bpf.MapsPodFlagPOD_POLICY) != 0,
 		}
 	}
 	err := rows.Err()
@@ -162,7 +175,7 @@ func PodRows(links, addrs *ebpf.Map) ([]Pod, error) {
 	for rows.Next(&addr, &row) {
 		p := byDevice[row.Ifindex]
 		if p == nil || p.MAC != row.Mac {
-			list = append(list, Pod{Addrs: []netip.Addr{NetipOf(addr)}, Index: row.Ifindex, MAC: row.Mac, HostMAC: row.HostMac, Proxy: proxyOf(row.Proxy), BBR: hasBBR(&row)})
+			list = append(list, Pod{Addrs: []netip.Addr{NetipOf(addr)}, Index: row.Ifindex, MAC: row.Mac, HostMAC: row.HostMac, Proxy: proxyOf(row.Proxy), BBR: hasBBR(&row), Policy: hasPolicy(&row)})
 			continue
 		}
 		p.HostMAC, p.BBR = row.HostMac, hasBBR(&row)
@@ -188,7 +201,7 @@ func NativeRows(m *ebpf.Map) ([]netip.Prefix, error) {
 	var one uint32
 	rows := m.Iterate()
 	for rows.Next(&key, &one) {
-		list = append(list, prefixOf(key))
+		list = append(list, PrefixOf(key))
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read the prefixes that are not masqueraded: %w", err)

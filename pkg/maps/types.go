@@ -59,8 +59,7 @@ const (
 	DirectMask    = uint8(bpf.MapsServiceFlagSERVICE_DSR)
 )
 
-// DirectFlags returns the flags, of a service or of a row of a flow, for forwarding in a mode of
-// enum dsr_mode.
+// DirectFlags returns the flags of a service for forwarding in a mode of enum dsr_mode.
 func DirectFlags(mode uint8) uint8 { return mode << bpf.MapsDsrModeDSR_SHIFT }
 
 // DirectMode is the inverse of DirectFlags: it extracts the mode from flags.

@@ -11,6 +11,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/cilium/ebpf"
+
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/phrase"
 	"fairlead.io/fairlead/pkg/snapshot"
@@ -130,7 +132,9 @@ func mapStatuses(m *maps.Maps, s *snapshot.Snapshot, dir string) ([]Map, error) 
 // InTrouble returns the maps that are nearly full or have evicted rows lately.
 func InTrouble(list []Map) (full []Map) {
 	for _, m := range list {
-		if m.Pressure >= nearlyFull || m.EvictedLately > 0 {
+		// One that evicts without counting it is full most of the time.
+		fills := m.Type != ebpf.LRUHash.String() || m.Evictions != nil
+		if m.Pressure >= nearlyFull && fills || m.EvictedLately > 0 {
 			full = append(full, m)
 		}
 	}

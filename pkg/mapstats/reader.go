@@ -15,12 +15,13 @@ import (
 )
 
 // Reader reads the state of the pinned maps without listing their rows, however many there are. The
-// exception are the maps that evict rows, whose rows it counts now and then. It is safe for
+// exceptions are the maps whose rows only programs make: these it counts now and then. It is safe for
 // concurrent use.
 type Reader struct {
 	dir            string
 	hooks, reasons []string
 	lruCounts      *lruCounts
+	rowCounts      *rowCounts
 
 	mu      sync.Mutex
 	refused *recent // packets that found no SNAT port; nil before the first look
@@ -32,11 +33,11 @@ func NewReader(dir string) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Reader{dir: dir, hooks: hooks, reasons: reasons, lruCounts: newLruCounts()}, nil
+	return &Reader{dir: dir, hooks: hooks, reasons: reasons, lruCounts: newLruCounts(), rowCounts: newRowCounts()}, nil
 }
 
 // Reading is what a Reader reads: the state of every map, with entries counted only for the maps
-// that evict rows, and the counters of the programs.
+// whose rows only programs make, and the counters of the programs.
 type Reading struct {
 	Maps      []Map
 	Counters  []reasons.Counter
@@ -99,6 +100,13 @@ func (g *Reader) readMap(info maps.Info, r *Reading) (err error) {
 		Capacity: m.MaxEntries(), Pin: pin, Schema: filepath.Base(filepath.Dir(g.dir)),
 	}
 	status.Memory, _ = kernel.Memlock()
+	rows, counts, err := g.rowCounts.of(m, info.Name)
+	if err != nil {
+		return err
+	}
+	if counts {
+		status.SetEntries(rows)
+	}
 	r.Maps = append(r.Maps, status)
 	switch info.Name {
 	case "counters":

@@ -118,3 +118,16 @@ func (k *RuleFile) Native() ([]netip.Prefix, error) {
 	defer k.mu.Unlock()
 	return k.is.Native, k.err
 }
+
+// Status returns the state of the file, or nil without one.
+func (k *RuleFile) Status() *Status {
+	if k == nil {
+		return nil
+	}
+	native, err := k.Native()
+	s := &Status{File: k.path, Networks: len(native)}
+	if err != nil {
+		s.Error = err.Error()
+	}
+	return s
+}

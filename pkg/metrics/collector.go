@@ -26,7 +26,7 @@ type collector struct {
 // allFamilies are the metrics of an agent that does everything.
 func allFamilies() []family {
 	return slices.Concat(nodeFamilies(), deviceFamilies(), mapFamilies(), reconcileFamilies(), socketFamilies(), conntrackFamilies(), routeFamilies(),
-		monitorFamilies(), podFamilies(), rateFamilies(), sockmapFamilies(), sourceFamilies())
+		monitorFamilies(), podFamilies(), policyFamilies(), rateFamilies(), sockmapFamilies(), sourceFamilies())
 }
 
 // accelerateOnlyFamilies are the metrics of an agent in accelerate-only mode.

@@ -3,8 +3,8 @@ package metrics
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/mapstats"
-	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/reasons"
 )
 
@@ -34,7 +34,7 @@ func nodeFamilies() []family {
 				if s.Kernel.Attachment == nil {
 					return
 				}
-				for _, p := range s.Kernel.Attachment.Families {
+				for _, p := range s.Kernel.Attachment.Proofs {
 					if proves, known := p.Proven(); known {
 						put(number(proves), p.Family)
 					}
@@ -43,7 +43,7 @@ func nodeFamilies() []family {
 		},
 		counter("fairlead_program_repairs_total", "Programs that were found detached or replaced, and were reattached.",
 			func(s *Sample) float64 {
-				return s.attachment(func(a *observe.AttachmentStatus) float64 { return float64(a.Mended) })
+				return s.attachment(func(a *datapath.Attachment) float64 { return float64(a.Mended) })
 			}),
 		gauge("fairlead_map_pins_missing", "Maps whose pin somebody has removed and the agent has not restored yet. Programs go on with such a map; commands cannot read it.",
 			func(s *Sample) float64 {
@@ -61,7 +61,7 @@ func nodeFamilies() []family {
 			}),
 		gauge("fairlead_program_check_timestamp_seconds", "Time of the last check that the programs are at work; 0: never.",
 			func(s *Sample) float64 {
-				return s.attachment(func(a *observe.AttachmentStatus) float64 { return seconds(a.Checked) })
+				return s.attachment(func(a *datapath.Attachment) float64 { return seconds(a.Checked) })
 			}),
 		counted("fairlead_datapath_packets_total", "Packets and socket calls that the programs handled, by result. "+
 			"With the reason \"none\" nothing went wrong.", func(c *reasons.Counter) uint64 { return c.Packets }),
@@ -133,7 +133,8 @@ func mapFamilies() []family {
 		ofMaps("fairlead_map_max_entries", "Rows that fit, for maps with a limit of their own.",
 			func(m *mapstats.Map) (float64, bool) { return float64(m.Capacity), m.Capacity > 0 }),
 		ofMaps("fairlead_map_pressure_ratio", "Rows in use divided by rows that fit. Maps that can grow do so at 1, ct and affinity at 0.5. Maps with "+
-			"fairlead_map_evictions_total evict rows near 1.",
+			"fairlead_map_evictions_total evict rows near 1, and so do policy_pending and policy_denials. The other maps of policies do not grow: when one is full, "+
+			"what was in force stays so.",
 			func(m *mapstats.Map) (float64, bool) { return m.Pressure, m.Entries != nil }),
 		ofCountedMaps("fairlead_map_evictions_total", "Rows evicted for lack of room, as counted by the programs: never too many, and some seconds late. "+
 			"ct_pending: connections fail to open; look for a flood or raise conntrack-max. affinity: clients change backends; the map "+

@@ -2,8 +2,8 @@
 // the background: counters that other packages keep anyway are read on each scrape, and only
 // durations are recorded as they happen.
 //
-// Labels have few values, known beforehand: none are names of Services or addresses, and names of
-// pods only label the rates that somebody has given pods.
+// Labels have few values, known beforehand: none are names of Services or addresses, names of pods
+// only label the rates that somebody has given pods, and names of policies those few that deny most.
 package metrics
 
 import (
@@ -37,6 +37,7 @@ type Metrics struct {
 	answers     *prometheus.CounterVec
 	requests    *prometheus.HistogramVec
 	evicted     prometheus.Counter
+	enforcing   prometheus.Histogram
 }
 
 // New returns Metrics that call read for every scrape. read may be called from several goroutines,
@@ -57,9 +58,13 @@ func New(build Build, read func() Sample) *Metrics {
 			Name: "fairlead_cni_request_duration_seconds", Help: "Duration of the CNI plugin's requests in the agent.",
 			Buckets: prometheus.ExponentialBuckets(100e-6, 4, 9), // 100 us to 7 s
 		}, []string{"verb", "outcome"}),
+		enforcing: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "fairlead_policy_update_duration_seconds", Help: "Time from when the agent saw a change of a policy, or of what policies select by, until it was in force.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 19), // 1 ms to 4 min
+		}),
 	}
 	m.register(build, newCollector(allFamilies(), read))
-	m.registry.MustRegister(m.passes, m.answers, m.requests)
+	m.registry.MustRegister(m.passes, m.answers, m.requests, m.enforcing)
 	for _, opts := range []prometheus.HistogramOpts{ours(), kubeProxys()} {
 		vec := prometheus.NewHistogramVec(opts, []string{"ip_family"})
 		m.registry.MustRegister(vec)
@@ -114,6 +119,9 @@ func kubeProxys() prometheus.HistogramOpts {
 
 // Pass records how long a pass took.
 func (m *Metrics) Pass(took time.Duration) { m.passes.Observe(took.Seconds()) }
+
+// Enforced records how long a change of policies took to be in force.
+func (m *Metrics) Enforced(took time.Duration) { m.enforcing.Observe(took.Seconds()) }
 
 // Programmed records how long a change of endpoints took to reach the maps.
 func (m *Metrics) Programmed(family model.Family, took time.Duration) {

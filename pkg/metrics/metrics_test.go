@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"flag"
+	"fmt"
 	"net/http/httptest"
 	"os"
 	"slices"
@@ -13,13 +14,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"fairlead.io/fairlead/pkg/conntrack"
+	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/mapstats"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/monitor"
-	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
 	"fairlead.io/fairlead/pkg/podnet"
+	"fairlead.io/fairlead/pkg/policies"
 	"fairlead.io/fairlead/pkg/queues"
 	"fairlead.io/fairlead/pkg/reasons"
 	"fairlead.io/fairlead/pkg/reconcile"
@@ -38,18 +40,19 @@ func sample() Sample {
 		Degraded: true,
 		Kernel: Kernel{
 			Reading: mapstats.Reading{Counters: []reasons.Counter{{Hook: "sock", Reason: "none", Packets: 70, Bytes: 7000}, {Hook: "sock", Reason: "no-backend", Packets: 3},
-				{Hook: "tc", Reason: "flows-full", Packets: 4}},
+				{Hook: "tc", Reason: "flows-full", Packets: 4}, {Hook: "pod", Reason: "policy", Packets: 165}, {Hook: "tc", Reason: "policy", Packets: 100},
+				{Hook: "pod", Reason: "policy-audit", Packets: 166}},
 				Maps: []mapstats.Map{
 					{Name: "slots", Capacity: 400, Memory: 4096, Entries: rows(100), Pressure: 0.25},
 					{Name: "affinity", Capacity: 65536, Memory: 1 << 20, Entries: rows(32768), Pressure: 0.5, Evictions: new(uint64(91))},
 					{Name: "conn_origins", Capacity: 800, Memory: 2048},
 				}, Fragments: mapstats.Fragments{Stored: 101, Returned: 102, Lost: 103, Refused: 104}},
-			Programs: []observe.ProgramStatus{{Name: "sock_connect4", Attached: true}, {Name: "sock_connect6"}, {Name: "sock_bind4", Idle: true}},
-			Pins:     &observe.PinStatus{Missing: []string{"/pins/a"}, Restored: 53},
-			Attachment: &observe.AttachmentStatus{Checked: time.Unix(1004, 0), Mended: 51, Families: []observe.FamilyProof{
+			Programs: []datapath.ProgramStatus{{Name: "sock_connect4", Attached: true}, {Name: "sock_connect6"}, {Name: "sock_bind4", Idle: true}},
+			Pins:     &datapath.Pins{Missing: []string{"/pins/a"}, Restored: 53},
+			Attachment: &datapath.Attachment{Checked: time.Unix(1004, 0), Mended: 51, Proofs: []datapath.Proof{
 				{Family: "IPv4", State: "proven"}, {Family: "IPv6", State: "missed"}, {Family: "IPvX", State: "unknown"},
 			}},
-			Outside: &observe.OutsideStatus{Mended: 52, Devices: []observe.DeviceStatus{{Name: "eth0", TC: "tcx", XDP: "native"}, {Name: "eth1"}}},
+			Outside: &datapath.Outside{Mended: 52, Devices: []datapath.DeviceStatus{{Name: "eth0", TC: "tcx", XDP: "native"}, {Name: "eth1"}}},
 		},
 		Stats: reconcile.Stats{
 			Passes: 11, Compiled: 12, Writes: 13, Errors: 14, Growths: 15, Barriers: 16, Services: 17, Frontends: 18, Slots: 100,
@@ -63,7 +66,15 @@ func sample() Sample {
 			LastChange: time.Unix(1003, 0), EventsDropped: 34,
 		},
 		Policies: new(35),
-		OptOut:   optout.Status{Pods: 41, Waiting: 42, NotCovered: 43},
+		Enforced: &policies.Status{
+			Mode: "audit", NetworkPolicies: 151, ClusterNetworkPolicies: 152, Pods: 153, ClusterPods: 154, Subjects: 155, Classes: 156, Rules: 157, Generation: 158, Updates: 159,
+			Errors: 160, Written: time.Unix(1006, 0), Refused: []string{"one", "two"},
+		},
+		Denials: []Denial{
+			{"shop", "networkpolicy shop/web", "ingress", 161}, {"shop", "networkpolicy shop/web", "egress", 162}, {"shop", "networkpolicy shop/web", "egress", 100},
+			{"", "clusternetworkpolicy admin/tenants", "egress", 163}, {"", "", "ingress", 164},
+		},
+		OptOut: optout.Status{Pods: 41, Waiting: 42, NotCovered: 43},
 		Sockets: sockets.Stats{
 			Scans: 51, Errors: 52, Took: 1500 * time.Millisecond, Aborted: map[model.Protocol]uint64{model.TCP: 53, model.UDP: 54},
 		},
@@ -79,7 +90,7 @@ func sample() Sample {
 			{RateOf{"shop", "", "egress"}, 115, 116, 117, 118}, {RateOf{"", "", "egress"}, 119, 120, 121, 122},
 		},
 		Bandwidth: &queues.Status{Devices: []string{"eth0"}, Lacking: map[string]string{"eth1": "its queue is htb"}, Dropped: 123},
-		Pods:      &podnet.Stats{Pods: 104, Reclaimed: 105, Mended: 106, Families: map[string]podnet.Count{"IPv4": {Used: 101, Cooling: 102, Free: 103}}},
+		Pods:      &podnet.Stats{Pods: 104, Reclaimed: 105, Mended: 106, Families: map[string]podnet.AddressCount{"IPv4": {Used: 101, Cooling: 102, Free: 103}}},
 		Fabric:    &fabric.Status{Routes: 107, Refused: []string{"one"}, Mended: 108},
 		Sockmap: &sockmap.Status{
 			State: sockmap.State{On: true, Sockets: 131},
@@ -127,6 +138,7 @@ func TestScrape(t *testing.T) {
 	m.Programmed(model.IPv4, 250*time.Millisecond)
 	m.Answered("/healthz", 503)
 	m.Asked("allocate", "ok", 2*time.Millisecond)
+	m.Enforced(40 * time.Millisecond)
 	const path = "testdata/metrics.txt"
 	have := ownLines(scrape(t, m))
 	if *update {
@@ -148,9 +160,10 @@ func TestUnread(t *testing.T) {
 	page := scrape(t, newMetrics(func() Sample {
 		s := sample()
 		s.Sockmap = &sockmap.Status{Unread: "boom"}
+		s.Kernel.Counters = nil
 		return s
 	}))
-	if strings.Contains(page, "\nfairlead_sockmap_") || !strings.Contains(page, "\nfairlead_degraded") {
+	if strings.Contains(page, "\nfairlead_sockmap_") || strings.Contains(page, "\nfairlead_policy_denied") || !strings.Contains(page, "\nfairlead_degraded") {
 		t.Errorf("the page: %s", ownLines(page))
 	}
 }
@@ -205,6 +218,10 @@ func TestSeriesAreFew(t *testing.T) {
 			s := sample()
 			s.Stats.Services, s.Stats.Backends, s.Source.Errors = n, n, n
 			s.Reasons = map[string]int{"FrontendConflict": n}
+			s.Denials = nil
+			for i := range maxDenying + n {
+				s.Denials = append(s.Denials, Denial{"shop", fmt.Sprint("networkpolicy shop/", i), "egress", 1})
+			}
 			return s
 		})
 		for range n {

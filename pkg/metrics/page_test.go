@@ -54,8 +54,8 @@ dropped.
 `
 
 // TestPage checks that docs/metrics.md lists every metric with its help, and that only the metrics
-// of pods' rates have labels with names from the cluster: elsewhere the number of series would grow
-// with the cluster.
+// of pods' rates and of policies' denials have labels with names from the cluster: elsewhere the number of
+// series would grow with the cluster.
 func TestPage(t *testing.T) {
 	list, err := os.ReadFile("testdata/metrics.txt") // kept up to date by TestScrape
 	if err != nil {
@@ -67,7 +67,7 @@ func TestPage(t *testing.T) {
 			t.Errorf("%s: type %q, help %q", s.name, s.kind, s.help)
 		}
 		for _, label := range s.labels {
-			if slices.Contains([]string{"namespace", "pod", "service", "name", "backend", "node"}, label) && !strings.HasPrefix(s.name, "fairlead_bandwidth_") {
+			if slices.Contains([]string{"namespace", "pod", "service", "name", "backend", "node", "policy"}, label) && !strings.HasPrefix(s.name, "fairlead_bandwidth_") && s.name != "fairlead_policy_denials" {
 				t.Errorf("%s has the label %s, and docs/monitoring.md says that it has none like it", s.name, label)
 			}
 		}

@@ -4,12 +4,13 @@ import (
 	"time"
 
 	"fairlead.io/fairlead/pkg/conntrack"
+	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/mapstats"
 	"fairlead.io/fairlead/pkg/monitor"
-	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
 	"fairlead.io/fairlead/pkg/podnet"
+	"fairlead.io/fairlead/pkg/policies"
 	"fairlead.io/fairlead/pkg/queues"
 	"fairlead.io/fairlead/pkg/reconcile"
 	"fairlead.io/fairlead/pkg/routes"
@@ -26,8 +27,12 @@ type Sample struct {
 	Reasons  map[string]int // problems of objects, by reason
 	Source   Source
 	Policies *int // NetworkPolicies in the cluster; nil if unknown
-	OptOut   optout.Status
-	Sockets  sockets.Stats
+	// Enforced is nil with --policies=off.
+	Enforced *policies.Status
+	// Denials are those of the rules in force, each in one direction.
+	Denials []Denial
+	OptOut  optout.Status
+	Sockets sockets.Stats
 	// Conntrack is zero before the first pass over the flows.
 	Conntrack conntrack.Stats
 	// Routes is zero before the agent follows route changes.
@@ -48,17 +53,17 @@ type Sample struct {
 // degraded.
 type Kernel struct {
 	mapstats.Reading
-	Programs []observe.ProgramStatus
+	Programs []datapath.ProgramStatus
 	// Pins is nil before there are maps.
-	Pins *observe.PinStatus
+	Pins *datapath.Pins
 	// Attachment is nil before the first check of it.
-	Attachment *observe.AttachmentStatus
+	Attachment *datapath.Attachment
 	// Outside is nil if there are no devices to serve.
-	Outside *observe.OutsideStatus
+	Outside *datapath.Outside
 }
 
 // attachment returns a number from the last check of the attachment, or 0 before the first.
-func (s *Sample) attachment(value func(*observe.AttachmentStatus) float64) float64 {
+func (s *Sample) attachment(value func(*datapath.Attachment) float64) float64 {
 	if s.Kernel.Attachment == nil {
 		return 0
 	}

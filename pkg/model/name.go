@@ -80,12 +80,14 @@ func (f Family) Unspecified() netip.Addr {
 type Kind uint8
 
 // The order matters: Services claim frontends before the host ports of Pods do. Acceleration
-// policies and ServiceCIDRs want no frontends.
+// policies, ServiceCIDRs and the policies of networks want no frontends.
 const (
 	KindService Kind = iota
 	KindPod
 	KindAcceleration
 	KindServiceCIDR
+	KindNetworkPolicy
+	KindClusterNetworkPolicy
 )
 
 // Key names one object that wants frontends. It is the unit in which objects become dirty and are
@@ -104,6 +106,10 @@ func (k Key) String() string {
 		return "acceleration:" + k.Name.String()
 	case KindServiceCIDR:
 		return "servicecidr:" + k.Name.Name
+	case KindNetworkPolicy:
+		return "networkpolicy:" + k.Name.String()
+	case KindClusterNetworkPolicy:
+		return "clusternetworkpolicy:" + k.Name.Name
 	}
 	return k.Name.String()
 }

@@ -8,8 +8,14 @@ import (
 // Problem is something in an object that had to be ignored. It becomes an event on that object and
 // a line in `service list`; the rest of the object still works.
 type Problem struct {
-	Reason  string // CamelCase, as in an Event
-	Message string // one sentence that says what to do
+	Reason  string `json:"reason"`  // CamelCase, as in an Event
+	Message string `json:"message"` // one sentence that says what to do
+}
+
+// ObjectProblem is a Problem, and the object that has it.
+type ObjectProblem struct {
+	Object string `json:"object"`
+	Problem
 }
 
 // Reasons of problems that are none: they only say what happens, and nobody has to act.
@@ -104,10 +110,11 @@ type Node struct {
 	Zone     string
 	Addrs    []netip.Addr // internal addresses first, in the order of the object
 	PodCIDRs []netip.Prefix
-	Leaving  bool   // being deleted, or tainted by the cluster autoscaler for removal
-	Awaiting bool   // tainted to keep pods away until its agent is ready
-	Network  bool   // its conditions say that pods have a network there
-	Egress   uint64 // bits per second for all its pods together; 0 for no limit
+	Labels   map[string]string // only if policies are followed, which select by them
+	Leaving  bool              // being deleted, or tainted by the cluster autoscaler for removal
+	Awaiting bool              // tainted to keep pods away until its agent is ready
+	Network  bool              // its conditions say that pods have a network there
+	Egress   uint64            // bits per second for all its pods together; 0 for no limit
 	Problems []Problem
 }
 
@@ -176,6 +183,7 @@ type Pod struct {
 	BBR         Choice            // whether its connections use BBR congestion control
 	Accelerate  Choice            // whether its connections may bypass TCP: its own annotation
 	Labels      map[string]string // by which policies select it
+	Ports       []NamedPort       // of its containers; policies name them
 	Annotations map[string]string // fairlead's annotations only
 	Problems    []Problem
 }

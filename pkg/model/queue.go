@@ -26,6 +26,7 @@ type queue struct {
 	wake    chan struct{}
 	pod     chan struct{} // signaled when pods or namespaces change
 	short   chan struct{} // signaled when pods, namespaces, acceleration policies or the rate of this node change
+	policy  chan struct{} // signaled when network policies, or what they may select by, change
 	traits  chan struct{} // signaled when what Unchecked, Proxy or Rates return may have changed
 	node    chan struct{} // signaled when this node changes
 	inside  chan struct{} // signaled when addresses inside the cluster change
@@ -43,6 +44,7 @@ func newQueue() *queue {
 		wake:    make(chan struct{}, 1),
 		pod:     make(chan struct{}, 1),
 		short:   make(chan struct{}, 1),
+		policy:  make(chan struct{}, 1),
 		traits:  make(chan struct{}, 1),
 		node:    make(chan struct{}, 1),
 		inside:  make(chan struct{}, 1),
@@ -62,9 +64,16 @@ func (s *queue) PodsChanged() <-chan struct{} { return s.pod }
 // changed. It has one reader.
 func (s *queue) AcceleratedChanged() <-chan struct{} { return s.short }
 
+// PoliciesChanged is signaled whenever a network policy, a Namespace, a Node or a Pod of this node
+// changes. It has one reader.
+func (s *queue) PoliciesChanged() <-chan struct{} { return s.policy }
+
 // TraitsChanged is signaled whenever Unchecked, Proxy or Rates may have changed for a pod. It has
 // one reader.
 func (s *queue) TraitsChanged() <-chan struct{} { return s.traits }
+
+// SignalTraits wakes the reader of TraitsChanged, for what depends on more than a Store.
+func (s *queue) SignalTraits() { signal(s.traits) }
 
 // SelfChanged is signaled whenever the Node that the agent runs on changes. It has one reader.
 func (s *queue) SelfChanged() <-chan struct{} { return s.node }
@@ -87,6 +96,7 @@ func (s *queue) Synced() <-chan struct{} { return s.ready }
 func (s *queue) signalPods() {
 	signal(s.pod)
 	signal(s.short)
+	signal(s.policy)
 }
 
 // maxDirty is the largest set of dirty keys that is cleared and reused. A map never shrinks, and
@@ -151,6 +161,7 @@ func (s *queue) markSynced(object Object) {
 		}
 	}
 	close(s.ready)
+	signal(s.policy)
 	signal(s.traits) // only now do Unchecked, Proxy and Rates return the truth
 }
 

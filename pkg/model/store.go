@@ -16,6 +16,7 @@ type Store struct {
 	// They share the queue and with it one lock.
 	*serviceRanges // which embeds claims, latest and queue, each the one that it is built on
 	*policies
+	*networkPolicies
 }
 
 // latest is the latest version of each object.
@@ -53,6 +54,8 @@ func NewStore(self string) *Store {
 	return &Store{
 		serviceRanges: &serviceRanges{claims: newClaims(objects), objects: map[string]*ServiceCIDR{}},
 		policies:      &policies{queue: queue, byName: map[Name]*Acceleration{}},
+
+		networkPolicies: &networkPolicies{shared: queue, all: map[Name]*NetworkPolicy{}},
 	}
 }
 

@@ -168,7 +168,7 @@ func TestZoneOfThisNodeConcernsEverything(t *testing.T) {
 
 func TestOthers(t *testing.T) {
 	s := NewStore("self")
-	told := func(why string, want bool) {
+	wantSignal := func(why string, want bool) {
 		t.Helper()
 		select {
 		case <-s.NodesChanged():
@@ -183,14 +183,14 @@ func TestOthers(t *testing.T) {
 	}
 	b := &Node{Name: "b", Addrs: addrs("192.0.2.2")}
 	s.ReplaceNodes([]*Node{b, {Name: "self", Addrs: addrs("192.0.2.1")}, {Name: "a", Addrs: addrs("192.0.2.3")}})
-	told("nodes come", true)
+	wantSignal("nodes come", true)
 	if list := s.Others(); len(list) != 2 || list[0].Name != "a" || list[1] != b {
 		t.Errorf("others are %v", list)
 	}
 	s.SetNode(&Node{Name: "b", Zone: "z", Addrs: b.Addrs})
-	told("another zone", false)
+	wantSignal("another zone", false)
 	s.DeleteNode("b")
-	told("a node goes", true)
+	wantSignal("a node goes", true)
 	if list := s.Others(); len(list) != 1 || list[0].Name != "a" {
 		t.Errorf("others are %v", list)
 	}

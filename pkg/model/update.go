@@ -214,6 +214,7 @@ func (s *Store) deleteNode(name string, m *moves) {
 // nodeChanged makes due what a node's change can affect: everything if this node's zone changed, and
 // what follows from the moves.
 func (s *Store) nodeChanged(was, is *Node, m *moves) {
+	signal(s.policy)
 	if was == nil {
 		was = &Node{Name: is.Name}
 	}

@@ -1,6 +1,7 @@
 package monitor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -45,6 +46,8 @@ type Event struct {
 	Way            string         `json:"way,omitempty"`     // the device it leaves by; empty if the stack finds the route
 	Bytes          uint32         `json:"bytes,omitempty"`   // of the frame; only for drops
 	Sample         uint32         `json:"sample,omitempty"`  // how many choices of a backend this event stands for
+	Rule           uint32         `json:"rule,omitempty"`    // the number of the rule by which policies deny it
+	Policy         string         `json:"policy,omitempty"`  // that rule in words, if its number is known
 	// Lost is how many events were lost since the last line, for lack of room or time.
 	Lost uint64 `json:"lost,omitempty"`
 	// End says why no more events come. It is reported as an error instead of shown.
@@ -172,6 +175,9 @@ func (e *Event) packetText() string {
 	}
 	if e.Sample > 1 {
 		fmt.Fprintf(&b, " (1 of %d)", e.Sample)
+	}
+	if e.Rule != 0 {
+		fmt.Fprintf(&b, " by %s", cmp.Or(e.Policy, fmt.Sprintf("rule %d", e.Rule)))
 	}
 	return b.String()
 }

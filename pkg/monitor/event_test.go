@@ -88,13 +88,18 @@ func TestEventText(t *testing.T) {
 // The event of a reply names the service and the backend of its flow.
 func TestEventWords(t *testing.T) {
 	pods := map[string]string{"10.1.0.5": "shop/web-0"}
-	w, err := NewTranslator(t.TempDir(), func(addr netip.Addr) string { return pods[addr.String()] })
+	w, err := NewTranslator(t.TempDir(), Names{
+		func(addr netip.Addr) string { return pods[addr.String()] },
+		func(rule uint32) string {
+			return map[uint32]string{7: "networkpolicy shop/web, ingress: no rule accepts it"}[rule]
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	addr := func(text string) maps.Addr { return maps.AddrOf(netip.MustParseAddr(text)) }
 	reply := maps.Event{
-		Hook: uint8(bpf.MapsHookHOOK_TC), IsLeaving: 1, IsDropped: 1, Reason: uint8(bpf.MapsReasonREASON_TTL), Flags: maps.FlowReply,
+		Hook: uint8(bpf.MapsHookHOOK_TC), IsLeaving: 1, IsDropped: 1, Reason: uint8(bpf.MapsReasonREASON_TTL), Kind: maps.FlowReply,
 		Flow:  maps.Flow{Saddr: addr("10.1.0.5"), Daddr: addr("198.51.100.7"), Sport: maps.PortOf(8080), Dport: maps.PortOf(4000), Proto: 6},
 		Saddr: addr("192.0.2.1"), Daddr: addr("198.51.100.7"), Sport: maps.PortOf(30080), Dport: maps.PortOf(4000), TcpFlags: 0x12, Len: 60, Ifindex: 1 << 30,
 	}
@@ -111,6 +116,15 @@ func TestEventWords(t *testing.T) {
 	full := maps.Event{Reason: uint8(bpf.MapsReasonREASON_FLOWS_FULL), Flow: maps.Flow{Proto: 58}}
 	if e := w.Event(&full); e.Verdict != EventDegraded || e.Reason != "flows-full" || e.Protocol != "icmp6" || e.NewDestination.IsValid() {
 		t.Errorf("%+v", e)
+	}
+	for rule, want := range map[uint32]string{
+		7: " by networkpolicy shop/web, ingress: no rule accepts it", 8: " by rule 8",
+	} {
+		denied := maps.Event{Reason: uint8(bpf.MapsReasonREASON_POLICY), IsDropped: 1, Flow: maps.Flow{Proto: 6}, Rule: rule}
+		e := w.Event(&denied)
+		if text := e.packetText(); e.Verdict != EventDrop || e.Rule != rule || !strings.HasSuffix(text, want) {
+			t.Errorf("%+v\nhave %s\nwant %s", e, text, want)
+		}
 	}
 	if err := w.Close(); err != nil {
 		t.Error(err)

@@ -20,7 +20,7 @@ func FuzzRecord(f *testing.F) {
 	f.Add(bytes.Repeat([]byte{0xff}, size))
 	f.Add(bytes.Repeat([]byte{6, 1}, size))
 	f.Add([]byte{1})
-	words, err := NewTranslator(f.TempDir(), func(netip.Addr) string { return "" })
+	words, err := NewTranslator(f.TempDir(), Names{func(netip.Addr) string { return "" }, func(uint32) string { return "" }})
 	if err != nil {
 		f.Fatal(err)
 	}

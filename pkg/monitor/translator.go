@@ -22,7 +22,7 @@ const wordsFor = 2 * time.Second
 // Translator translates the numbers in events into names. It is for use by one goroutine.
 type Translator struct {
 	dir            string
-	pod            func(netip.Addr) string
+	names          Names
 	hooks, reasons []string
 	boot           time.Time // when the clock of events was zero
 
@@ -32,11 +32,17 @@ type Translator struct {
 	tables  *maps.Tables
 }
 
+// Names are what only an agent knows. The functions return "" for what they do not know, and must not
+// take long.
+type Names struct {
+	Pod  func(netip.Addr) string // that has an address
+	Rule func(uint32) string     // in words, by its number
+}
+
 // NewTranslator returns a Translator that takes names of services from the maps pinned in dir. The
-// function pod returns the name of the pod that has an address, or "". The caller must close the
-// Translator.
-func NewTranslator(dir string, pod func(netip.Addr) string) (*Translator, error) {
-	w := &Translator{dir: dir, pod: pod}
+// caller must close the Translator.
+func NewTranslator(dir string, names Names) (*Translator, error) {
+	w := &Translator{dir: dir, names: names}
 	var err error
 	if w.hooks, w.reasons, err = reasons.Words(); err != nil {
 		return nil, err
@@ -108,12 +114,15 @@ func (w *Translator) Event(e *maps.Event) Event {
 		}
 	}
 	backend := event.NewDestination
-	if e.Flags&maps.FlowReply != 0 {
+	if e.Kind&maps.FlowReply != 0 {
 		frontend, backend = event.NewSource, event.Source
 	}
 	event.Service = w.service(frontend, e.Flow.Proto)
 	if backend.IsValid() {
-		event.Backend = w.pod(backend.Addr())
+		event.Backend = w.names.Pod(backend.Addr())
+	}
+	if e.Rule != 0 {
+		event.Rule, event.Policy = e.Rule, w.names.Rule(e.Rule)
 	}
 	switch {
 	case e.Reason == 0:

@@ -3,11 +3,13 @@ package observe
 import (
 	"strings"
 	"testing"
+
+	"fairlead.io/fairlead/pkg/optout"
 )
 
 func TestStatusOptOut(t *testing.T) {
-	s := Status{OptOut: &OptOutStatus{
-		Pods: 3, Waiting: 1, NotCovered: 2, Uncovered: []UncoveredPod{{"shop/web", "mesh istio", "not covered by cgroup: none"}},
+	s := Status{OptOut: &optout.Status{
+		Pods: 3, Waiting: 1, NotCovered: 2, Uncovered: []optout.Uncovered{{Pod: "shop/web", Why: "mesh istio", Reason: "not covered by cgroup: none"}},
 	}}
 	var text strings.Builder
 	if err := s.WriteText(&text); err != nil {
@@ -22,7 +24,7 @@ func TestStatusOptOut(t *testing.T) {
 		}
 	}
 	text.Reset()
-	s.OptOut = &OptOutStatus{}
+	s.OptOut = &optout.Status{}
 	if err := s.WriteText(&text); err != nil || strings.Contains(text.String(), "opted out") {
 		t.Errorf("without opted-out pods, %v:\n%s", err, text.String())
 	}

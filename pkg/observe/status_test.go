@@ -11,15 +11,20 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"fairlead.io/fairlead/pkg/agent/life"
 	"fairlead.io/fairlead/pkg/bigtcp"
 	"fairlead.io/fairlead/pkg/congestion"
 	"fairlead.io/fairlead/pkg/conntrack"
+	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/mapstats"
+	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/podnet"
 	"fairlead.io/fairlead/pkg/queues"
+	"fairlead.io/fairlead/pkg/reconcile"
 	"fairlead.io/fairlead/pkg/routes"
 	"fairlead.io/fairlead/pkg/sockmap"
+	"fairlead.io/fairlead/pkg/source"
 	"fairlead.io/fairlead/test/goldenfile"
 )
 
@@ -28,18 +33,18 @@ func sampleStatus() Status {
 	at := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
 	return Status{
 		Version: "v1.2.3", Node: "worker-1", Started: at,
-		Source: &SourceStatus{Kind: "kubernetes", Server: "192.0.2.10:6443", Configured: "192.0.2.10:6443", Synced: true, LastChange: at},
-		Reconcile: &ReconcileState{Passes: 4, LastDuration: 1234567, LastTime: at,
-			Verify: VerifyState{Checks: 60, Found: 2, Mended: 1, LastTime: at},
-			Quotas: []QuotaUse{{"frontends", "shop", 12, 1000}, {"slots", "b\x1b[2Jd", 900, 1000}, {"backends", "shop", 24, 1000}}},
-		Datapath: DatapathStatus{
-			CgroupRoot: "/sys/fs/cgroup", Programs: []ProgramStatus{{Name: "sock_connect4", Attached: true, ID: 7}},
+		Source: &source.Status{Kind: "kubernetes", Server: "192.0.2.10:6443", Configured: "192.0.2.10:6443", Synced: true, LastChange: at},
+		Reconcile: &reconcile.Status{Passes: 4, LastDuration: 1234567, LastTime: at,
+			Verify: reconcile.VerifyStatus{Checks: 60, Found: 2, Mended: 1, LastTime: at},
+			Quotas: []reconcile.QuotaUse{{Quota: "frontends", Namespace: "shop", Wanted: 12, Limit: 1000}, {Quota: "slots", Namespace: "b\x1b[2Jd", Wanted: 900, Limit: 1000}, {Quota: "backends", Namespace: "shop", Wanted: 24, Limit: 1000}}},
+		Datapath: datapath.Status{
+			CgroupRoot: "/sys/fs/cgroup", Programs: []datapath.ProgramStatus{{Name: "sock_connect4", Attached: true, ID: 7}},
 			Features: map[string]bool{"refuse": true},
-			Attachment: &AttachmentStatus{Checked: at, Mended: 1, Families: []FamilyProof{
-				{Family: "IPv4", State: proven}, {Family: "IPv6", State: proven},
+			Attachment: &datapath.Attachment{Checked: at, Mended: 1, Proofs: []datapath.Proof{
+				{Family: "IPv4", State: datapath.Proven}, {Family: "IPv6", State: datapath.Proven},
 			}},
-			Outside: &OutsideStatus{
-				Devices: []DeviceStatus{
+			Outside: &datapath.Outside{
+				Devices: []datapath.DeviceStatus{
 					{Name: "eth0", MTU: 1500, Why: "it has the default route", TC: "tcx", XDP: "native"},
 					{Name: "eth1", MTU: 9000, Why: "it has an address", TC: "clsact", XDPWhy: "the driver has no native XDP"},
 					{Name: "flvxlan0", MTU: 1450, Why: "it leads to the pods of other nodes", TC: "tcx", XDPWhy: "off", Tunnel: true},
@@ -53,7 +58,7 @@ func sampleStatus() Status {
 			{User: "others", Used: 700, Limit: 14448, Protocol: "tcp", Destination: netip.MustParseAddrPort("10.2.0.9:80")},
 			{User: "pods", Used: 5, Limit: 14448, Protocol: "udp", Destination: netip.MustParseAddrPort("203.0.113.1:53")}, {User: "one-pod", Limit: 7224},
 		}},
-		Ways: &routes.Status{Following: true, Changes: 17, LastChange: at, Neighbors: 23},
+		Routes: &routes.Status{Following: true, Changes: 17, LastChange: at, Neighbors: 23},
 		PodNetwork: &PodNetwork{Status: podnet.Status{
 			Needed: []string{"net.ipv4.ip_forward=1", "net.ipv4.conf.DEVICE.rp_filter=0"},
 			Mode:   "main", CIDRs: []string{"10.1.0.0/24", "fd00:1::/64"}, Pods: 3, Mended: 1, Device: "veth", Netkits: 1,
@@ -63,8 +68,8 @@ func sampleStatus() Status {
 			Bandwidth: &queues.Status{Devices: []string{"eth0", "eth1"}, Pods: 2, Dropped: 5, Congestion: "cubic"},
 			Routing:   &fabric.Status{Mode: "native", Nodes: 2, Routes: 6, Mended: 1, Left: []string{"10.4.0.0/24 of node n4: it is far"}},
 		},
-		Policies:  &PolicyStatus{Count: new(3), Checked: at},
-		Pins:      &PinStatus{Restored: 2, Last: []string{"ct", "svcs"}, LastTime: at},
+		Policies:  &source.PolicyStatus{Count: new(3), Checked: at},
+		Pins:      &datapath.Pins{Restored: 2, Last: []string{"ct", "svcs"}, LastTime: at},
 		Fragments: mapstats.Fragments{Stored: 31, Returned: 29, Lost: 1, Refused: 2},
 		Maps: []mapstats.Map{
 			{Name: "svcs", Type: "Hash", Row: "a -> b", WrittenBy: "reconciler", ReadBy: "sock", Entries: &entries,
@@ -73,7 +78,7 @@ func sampleStatus() Status {
 				Capacity: 16, Pressure: 0.75, Evictions: new(uint64(7)), Memory: 4096, Pin: "/pins/ct_pending", Schema: "v1"},
 			{Name: "sock_origins", Type: "SkStorage", Row: "c -> d", WrittenBy: "sock", ReadBy: "sock", Memory: 512},
 		},
-		Problems: []Problem{{"shop/web", "FrontendConflict", "10.96.0.1:80/tcp belongs to shop/other."}},
+		Problems: []model.ObjectProblem{{Object: "shop/web", Problem: model.Problem{Reason: "FrontendConflict", Message: "10.96.0.1:80/tcp belongs to shop/other."}}},
 		Degraded: []string{},
 	}
 }
@@ -88,9 +93,9 @@ func TestStatusText(t *testing.T) {
 	s.Maps[0].SetEntries(47)
 	s.Datapath.Programs[0].Attached = false
 	s.Datapath.Features["refuse"] = false
-	s.Ways.Following = false
+	s.Routes.Following = false
 	s.Policies.Count, s.Policies.Error = nil, "count NetworkPolicies: forbidden"
-	s.Datapath.Attachment.Families = []FamilyProof{{"IPv4", missed, "let pass"}, {"IPv6", "absent", "no such sockets"}}
+	s.Datapath.Attachment.Proofs = []datapath.Proof{{Family: "IPv4", State: datapath.Missed, Why: "let pass"}, {Family: "IPv6", State: "absent", Why: "no such sockets"}}
 	s.Source.Synced, s.Source.Missing = false, []string{"nodes", "pods"}
 	s.Source.Server = "192.0.2.11:6443" // the configured one does not answer
 	s.Reconcile.Dirty, s.Reconcile.Errors, s.Reconcile.LastError = 2, 9, "insert svcs: no space"
@@ -107,7 +112,7 @@ func TestStatusText(t *testing.T) {
 
 // The status of an agent that does not serve Services neither mentions them nor misses them.
 func TestStatusOfAccelerateOnly(t *testing.T) {
-	s := Status{Mode: "accelerate-only", Source: &SourceStatus{Kind: "kubernetes", Synced: true}}
+	s := Status{Mode: "accelerate-only", Source: &source.Status{Kind: "kubernetes", Synced: true}}
 	s.Datapath.CgroupRoot = "/sys/fs/cgroup"
 	if s.FindProblems(); !slices.Equal(s.Degraded, []string{"No connection bypasses TCP yet."}) {
 		t.Errorf("before it works: %q", s.Degraded)
@@ -147,7 +152,9 @@ func TestFindings(t *testing.T) {
 		{"before the first pass", func(s *Status) { s.Reconcile = nil }, nil},
 		{"errors that are over", func(s *Status) { s.Reconcile.Errors = 5 }, nil},
 		{"not synced", func(s *Status) { s.Source.Synced, s.Source.Missing = false, []string{"nodes"} }, []string{"missing: nodes"}},
-		{"bad file", func(s *Status) { s.Source.Errors = []SourceError{{"web.yaml", "line 3: no colon"}} }, []string{"web.yaml: line 3"}},
+		{"bad file", func(s *Status) {
+			s.Source.Errors = []source.StatusError{{Where: "web.yaml", Message: "line 3: no colon"}}
+		}, []string{"web.yaml: line 3"}},
 		{"failing", func(s *Status) { s.Reconcile.LastError, s.Reconcile.Dirty = "boom", 3 }, []string{"3 changes wait for a retry: boom"}},
 		{"no maps", func(s *Status) { s.Maps = nil }, []string{"no maps"}},
 		{"nothing past TCP", func(s *Status) { s.Sockmap = &sockmap.Status{Error: "boom"} }, []string{"No connection bypasses TCP. This is slower but otherwise correct: boom"}},
@@ -161,21 +168,25 @@ func TestFindings(t *testing.T) {
 			s.Sockmap = &sockmap.Status{State: sockmap.State{On: true}, RuleStatus: sockmap.RuleStatus{Rated: 1, NotCovered: 3, Uncovered: map[string]string{"shop/web": "boom"}}}
 		}, []string{"Connections of pod shop/web use TCP although they may bypass it: boom", "So do those of 2 more pods"}},
 		{"unknown past TCP", func(s *Status) { s.Sockmap = &sockmap.Status{Unread: "boom"} }, []string{"What bypasses TCP is unknown: boom"}},
-		{"a pin is gone", func(s *Status) { s.Pins = &PinStatus{Missing: []string{"/pins/svcs"}} },
+		{"a pin is gone", func(s *Status) { s.Pins = &datapath.Pins{Missing: []string{"/pins/svcs"}} },
 			[]string{"Somebody has removed or replaced pins: /pins/svcs. The maps go on, but commands cannot read them. The agent pins them again within seconds."}},
 		{"all pins are gone, for good", func(s *Status) {
-			s.Maps, s.Pins = nil, &PinStatus{Missing: []string{"a", "b", "c", "d", "e"}, Error: "no room"}
+			s.Maps, s.Pins = nil, &datapath.Pins{Missing: []string{"a", "b", "c", "d", "e"}, Error: "no room"}
 		}, []string{"replaced pins: a, b, c and 2 more. ", "cannot be restored: no room."}},
-		{"pins were restored", func(s *Status) { s.Pins = &PinStatus{Restored: 2, Last: []string{"a", "b"}} }, nil},
+		{"pins were restored", func(s *Status) { s.Pins = &datapath.Pins{Restored: 2, Last: []string{"a", "b"}} }, nil},
 		{"no programs", func(s *Status) { s.Datapath.Programs = nil }, []string{"No program is attached"}},
 		{"not at work", func(s *Status) {
-			s.Datapath.Attachment.Families = []FamilyProof{{"IPv4", missed, "let pass"}, {"IPv6", missed, "let pass"}}
+			s.Datapath.Attachment.Proofs = []datapath.Proof{{Family: "IPv4", State: datapath.Missed, Why: "let pass"}, {Family: "IPv6", State: datapath.Missed, Why: "let pass"}}
 		}, []string{"attached to /sys/fs/cgroup, but the agent's own test connections over IPv4 and IPv6 do not go through them (let pass)"}},
 		{"each family for another reason", func(s *Status) {
-			s.Datapath.Attachment.Families = []FamilyProof{{"IPv4", missed, "let pass"}, {"IPv6", missed, "unreachable"}}
+			s.Datapath.Attachment.Proofs = []datapath.Proof{{Family: "IPv4", State: datapath.Missed, Why: "let pass"}, {Family: "IPv6", State: datapath.Missed, Why: "unreachable"}}
 		}, []string{"over IPv4 do not go through them (let pass)", "over IPv6 do not go through them (unreachable)"}},
-		{"one family switched off", func(s *Status) { s.Datapath.Attachment.Families[1] = FamilyProof{"IPv6", "absent", "x"} }, nil},
-		{"cannot tell", func(s *Status) { s.Datapath.Attachment.Families[0] = FamilyProof{"IPv4", "unknown", "x"} }, nil},
+		{"one family switched off", func(s *Status) {
+			s.Datapath.Attachment.Proofs[1] = datapath.Proof{Family: "IPv6", State: "absent", Why: "x"}
+		}, nil},
+		{"cannot tell", func(s *Status) {
+			s.Datapath.Attachment.Proofs[0] = datapath.Proof{Family: "IPv4", State: "unknown", Why: "x"}
+		}, nil},
 		{"not checked", func(s *Status) { s.Datapath.Attachment = nil }, nil},
 		{"nothing but the tunnel", func(s *Status) { s.Datapath.Outside.Devices = s.Datapath.Outside.Devices[2:] },
 			[]string{"Clients outside are not served: no device has a default route"}},
@@ -214,20 +225,20 @@ func TestFindings(t *testing.T) {
 		}},
 		{"no way to other nodes", func(s *Status) { s.PodNetwork.Routing.Error = "no buffer space" }, []string{"may be unreachable: no buffer space."}},
 		{"no way to other nodes yet", func(s *Status) { s.PodNetwork.Routing.Pending = true }, []string{"the routes to them are not written yet."}},
-		{"changes of routes are not followed", func(s *Status) { s.Ways = &routes.Status{Error: "no buffer space"} }, []string{"its packets cost more: no buffer space."}},
-		{"agents were killed a few times", func(s *Status) { s.Agent = &AgentStatus{Killed: 50, KilledLately: 4, LastKilled: time.Unix(1000, 0)} }, nil},
-		{"agents were killed again and again", func(s *Status) { s.Agent = &AgentStatus{Killed: 10, KilledLately: 10, LastKilled: time.Unix(1000, 0)} }, []string{
+		{"changes of routes are not followed", func(s *Status) { s.Routes = &routes.Status{Error: "no buffer space"} }, []string{"its packets cost more: no buffer space."}},
+		{"agents were killed a few times", func(s *Status) { s.Agent = &life.Status{Killed: 50, KilledLately: 4, LastKilled: time.Unix(1000, 0)} }, nil},
+		{"agents were killed again and again", func(s *Status) { s.Agent = &life.Status{Killed: 10, KilledLately: 10, LastKilled: time.Unix(1000, 0)} }, []string{
 			"has ended 10 times in the last 10 minutes without having been told to, the last time at 1970-01-01T00:16:40Z."}},
 		{"far from the memory limit", func(s *Status) {
-			s.Agent = &AgentStatus{MemoryUsed: 89 << 20, MemoryLimit: 100 << 20, MemoryFile: "/x"}
+			s.Agent = &life.Status{MemoryUsed: 89 << 20, MemoryLimit: 100 << 20, MemoryFile: "/x"}
 		}, nil},
 		{"near the memory limit", func(s *Status) {
-			s.Agent = &AgentStatus{MemoryUsed: 90 << 20, MemoryLimit: 100 << 20, MemoryFile: "/x"}
+			s.Agent = &life.Status{MemoryUsed: 90 << 20, MemoryLimit: 100 << 20, MemoryFile: "/x"}
 		}, []string{
 			"uses 90.0 MiB of the 100.0 MiB of memory that it may use (/x)"}},
-		{"a device has no carrier", func(s *Status) { s.Datapath.Outside.Devices[0].Link = NoCarrier }, []string{"Device eth0 has no carrier"}},
+		{"a device has no carrier", func(s *Status) { s.Datapath.Outside.Devices[0].Link = datapath.NoCarrier }, []string{"Device eth0 has no carrier"}},
 		{"a device is down, and nothing is served", func(s *Status) {
-			s.Datapath.Outside.Idle, s.Datapath.Outside.Devices[0].Link = true, LinkDown
+			s.Datapath.Outside.Idle, s.Datapath.Outside.Devices[0].Link = true, datapath.LinkDown
 		}, []string{"\"ip link set eth0 up\""}},
 		{"one idle", func(s *Status) { s.Datapath.Programs[0].Attached, s.Datapath.Programs[0].Idle = false, true }, nil},
 		{"one detached", func(s *Status) { s.Datapath.Programs[0].Attached = false }, []string{"sock_connect4 is not attached"}},
@@ -258,8 +269,9 @@ func TestStatusHasNoNull(t *testing.T) {
 // A manifest may name its objects as no API server would let it: what a terminal would obey is quoted.
 func TestStatusOfHostileNames(t *testing.T) {
 	const name = "shop/\x1b[2J\n\u202eweb"
-	s := Status{Problems: []Problem{
-		{name, "InvalidAddress", "It is odd."}, {"shop/web", "FrontendConflict", "10.96.0.1:80/tcp belongs to " + name + "."},
+	s := Status{Problems: []model.ObjectProblem{
+		{Object: name, Problem: model.Problem{Reason: "InvalidAddress", Message: "It is odd."}},
+		{Object: "shop/web", Problem: model.Problem{Reason: "FrontendConflict", Message: "10.96.0.1:80/tcp belongs to " + name + "."}},
 	}}
 	var out strings.Builder
 	if err := s.WriteText(&out); err != nil {

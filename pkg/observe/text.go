@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -28,11 +27,11 @@ func (s *Status) WriteText(w io.Writer) error {
 	if !s.Started.IsZero() {
 		row("started", "%s", phrase.Clock(s.Started))
 	}
-	if text := s.Agent.text(); text != "" {
+	if text := s.Agent.Text(); text != "" {
 		row("agent", "%s", text)
 	}
 	if s.Source != nil {
-		row("source", "%s", s.Source.text())
+		row("source", "%s", s.Source.Text())
 	}
 	if s.Mode != "" {
 		row("mode", "%s: connections between pods may bypass TCP; fairlead does nothing else on this node", s.Mode)
@@ -40,25 +39,25 @@ func (s *Status) WriteText(w io.Writer) error {
 		row("services", "%d, with %d frontends and %d backends", s.Services, s.Frontends, s.Backends)
 	}
 	if s.ServiceRanges != nil {
-		row("ranges", "%s", s.ServiceRanges.text())
+		row("ranges", "%s", s.ServiceRanges.Text())
 	}
 	if s.Reconcile != nil {
-		row("reconcile", "%s", s.Reconcile.text())
+		row("reconcile", "%s", s.Reconcile.Text())
 	}
 	if s.Reconcile != nil && len(s.Reconcile.Quotas) > 0 {
-		row("quotas", "%s", quotaText(s.Reconcile.Quotas))
+		row("quotas", "%s", s.Reconcile.QuotaText())
 	}
 	if s.Reconcile != nil && s.Reconcile.Verify.Checks > 0 {
-		row("verify", "%s", s.Reconcile.Verify.text())
+		row("verify", "%s", s.Reconcile.Verify.Text())
 	}
 	if s.Mode == "" {
-		row("datapath", "%s", s.Datapath.text())
+		row("datapath", "%s", s.Datapath.Text())
 	}
 	if a := s.Datapath.Attachment; a != nil {
-		row("proof", "%s", a.text())
+		row("proof", "%s", a.Text())
 	}
 	if o := s.Datapath.Outside; o != nil {
-		row("outside", "%s", o.text())
+		row("outside", "%s", o.Text())
 	}
 	if s.Flows != nil && !s.Flows.LastTime.IsZero() {
 		row("flows", "%s", s.Flows.Text())
@@ -66,8 +65,8 @@ func (s *Status) WriteText(w io.Writer) error {
 	if s.Snat != nil && s.Snat.Fullest() != nil {
 		row("SNAT ports", "%s", s.Snat.Text())
 	}
-	if s.Ways != nil {
-		row("ways", "%s", s.Ways.Text())
+	if s.Routes != nil {
+		row("routes", "%s", s.Routes.Text())
 	}
 	if s.PodNetwork != nil {
 		row("pod network", "%s", s.PodNetwork.line())
@@ -82,10 +81,13 @@ func (s *Status) WriteText(w io.Writer) error {
 		}
 	}
 	if s.Sockmap != nil {
-		row("past TCP", "%s", s.Sockmap.Text())
+		row("acceleration", "%s", s.Sockmap.Text())
+	}
+	if s.Enforced != nil {
+		row("policies", "%s", s.Enforced.Text())
 	}
 	if s.Policies != nil {
-		row("policies", "%s", s.Policies.text())
+		row("policies", "%s", s.Policies.Text())
 	}
 	if s.Fragments.Stored+s.Fragments.Refused > 0 {
 		row("fragments", "%s", s.Fragments.Text())
@@ -94,22 +96,22 @@ func (s *Status) WriteText(w io.Writer) error {
 		row("maps", "%s", mapstats.Summary(s.Maps))
 	}
 	if s.Pins != nil && s.Pins.Restored > 0 {
-		row("pins", "%s", s.Pins.text())
+		row("pins", "%s", s.Pins.Text())
 	}
 	if s.OptOut != nil && s.OptOut.Pods+s.OptOut.Waiting+s.OptOut.NotCovered > 0 {
-		row("opted out", "%s", s.OptOut.text())
+		row("opted out", "%s", s.OptOut.Text())
 	}
 	if err := lines.Flush(); err != nil {
 		return err
 	}
-	s.Datapath.Outside.writeDevices(out)
+	s.Datapath.Outside.WriteDevices(out)
 	if full := mapstats.InTrouble(s.Maps); len(full) > 0 {
 		fmt.Fprintln(out)
 		if err := mapstats.WriteTable(out, full); err != nil {
 			return err
 		}
 	}
-	s.OptOut.writeUncovered(out)
+	s.OptOut.WriteUncovered(out)
 	if len(s.Problems) > 0 {
 		fmt.Fprintf(out, "\nobjects with problems:\n")
 		for _, p := range s.Problems {
@@ -125,31 +127,4 @@ func (s *Status) WriteText(w io.Writer) error {
 		fmt.Fprintf(out, "  %s\n", sentence)
 	}
 	return out.Flush()
-}
-
-func (d *DatapathStatus) text() string {
-	attached, idle := 0, 0
-	for _, p := range d.Programs {
-		switch {
-		case p.Attached:
-			attached++
-		case p.Idle:
-			idle++
-		}
-	}
-	text := fmt.Sprintf("%d of %d programs attached", attached, len(d.Programs)-idle)
-	if idle > 0 {
-		text = fmt.Sprintf("%d of %d needed programs attached", attached, len(d.Programs)-idle)
-	}
-	if d.CgroupRoot != "" {
-		text += " to " + d.CgroupRoot
-	}
-	var lacks []string
-	for name, have := range d.Features {
-		if !have {
-			lacks = append(lacks, name)
-		}
-	}
-	slices.Sort(lacks)
-	return text + phrase.List(", kernel without ", lacks, "")
 }

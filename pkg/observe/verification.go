@@ -5,34 +5,18 @@ import (
 	"fmt"
 	"io"
 	"text/tabwriter"
-	"time"
 
 	"fairlead.io/fairlead/pkg/phrase"
+	"fairlead.io/fairlead/pkg/reconcile"
 )
 
 // Verification is the result of a comparison of the maps with the objects.
 type Verification struct {
-	Repair      bool          `json:"repair"` // the request asked for repair
-	Services    int           `json:"services"`
-	Frontends   int           `json:"frontends"`
-	Backends    int           `json:"backends"`
-	Found       int           `json:"found"`
-	Mended      int           `json:"mended"`
-	Pending     int           `json:"pending"`     // objects and rows waiting for a retry, which were not compared
-	Differences []Difference  `json:"differences"` // the first of those found
-	Took        time.Duration `json:"tookNanoseconds"`
+	Repair bool `json:"repair"` // the request asked for repair
+	reconcile.Report
 	// Structure lists what is structurally wrong with the maps, if no agent could say what should
 	// be in them.
 	Structure []string `json:"structure,omitempty"`
-}
-
-// Difference is a row that differs from what the objects compile to.
-type Difference struct {
-	Kind   string `json:"kind"`
-	Where  string `json:"where"`
-	Want   string `json:"want"`
-	Have   string `json:"have"`
-	Mended bool   `json:"mended"`
 }
 
 // Findings has a sentence for everything that is still damaged.

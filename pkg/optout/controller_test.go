@@ -213,7 +213,7 @@ func TestControllerStatus(t *testing.T) {
 		if s.Pods != 1 || s.Waiting != 1 || s.NotCovered != maxUncovered+5 || len(s.Uncovered) != maxUncovered {
 			t.Errorf("status is %+v", s)
 		}
-		want := Uncovered{model.Name{Namespace: "shop", Name: "x00"}, "annotation of the pod", "not covered: nobody knows x00"}
+		want := Uncovered{"shop/x00", "annotation of the pod", "not covered: nobody knows x00"}
 		if len(s.Uncovered) > 0 && s.Uncovered[0] != want {
 			t.Errorf("the first is %+v, want %+v", s.Uncovered[0], want)
 		}

@@ -41,14 +41,14 @@ func prefixes() []string { return []string{"/run/netns", "/var/run/netns"} }
 // if finder is not nil. It returns an error if they cannot be found, or differ from those that
 // programs see.
 func (n *namespaces) open(finder func() (Finder, error)) error {
-	untold := n.checkOwn()
-	if !errors.Is(untold, errNoID) || finder == nil {
-		return untold
+	unknown := n.checkOwn()
+	if !errors.Is(unknown, errNoID) || finder == nil {
+		return unknown
 	}
-	return n.openFinder(finder, untold)
+	return n.openFinder(finder, unknown)
 }
 
-func (n *namespaces) openFinder(finder func() (Finder, error), untold error) error {
+func (n *namespaces) openFinder(finder func() (Finder, error), unknown error) error {
 	find, err := finder()
 	if err == nil {
 		n.find = find
@@ -56,7 +56,7 @@ func (n *namespaces) openFinder(finder func() (Finder, error), untold error) err
 	}
 	if err != nil {
 		n.find = nil
-		return fmt.Errorf("%w, and nothing else finds it: %w", untold, err)
+		return fmt.Errorf("%w, and nothing else finds it: %w", unknown, err)
 	}
 	return nil
 }

@@ -17,25 +17,25 @@ const maxUncovered = 32
 
 // Status says how many pods have opted out, and which of them cannot be recognized.
 type Status struct {
-	Pods       int         // pods whose sockets are left alone
-	Waiting    int         // pods that have not been set up yet
-	NotCovered int         // pods whose sockets are balanced although they should not be
-	Uncovered  []Uncovered // the first of the pods not covered
-	Damage     uint64      // rows that checks found different from what they should be
-	Mended     uint64      // of those, the rows that were repaired
+	Pods       int         `json:"pods"`                // pods whose sockets are left alone
+	Waiting    int         `json:"waiting"`             // pods that have not been set up yet
+	NotCovered int         `json:"notCovered"`          // pods whose sockets are balanced although they should not be
+	Uncovered  []Uncovered `json:"uncovered,omitempty"` // the first of the pods not covered
+	Damage     uint64      `json:"-"`                   // rows that checks found different from what they should be
+	Mended     uint64      `json:"-"`                   // of those, the rows that were repaired
 }
 
 // Uncovered is a pod that should be left alone and is not.
 type Uncovered struct {
-	Pod    model.Name
-	Why    string // why it has opted out
-	Reason string // why it is not covered
+	Pod    string `json:"pod"`
+	Why    string `json:"why"`    // why it has opted out
+	Reason string `json:"reason"` // why it is not covered
 }
 
 func (s *Status) uncovered(pod model.Name, why string, err error) {
 	s.NotCovered++
 	if len(s.Uncovered) < maxUncovered {
-		s.Uncovered = append(s.Uncovered, Uncovered{pod, why, err.Error()})
+		s.Uncovered = append(s.Uncovered, Uncovered{pod.String(), why, err.Error()})
 	}
 }
 

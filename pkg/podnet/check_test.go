@@ -58,7 +58,7 @@ func TestDecideTraits(t *testing.T) {
 			t.Fatal(err)
 		}
 		stats, pod := n.Stats(), podOf(n.records[name], 0)
-		if got := (Traits{pod.Unchecked, pod.Proxy, pod.BBR, pod.Rates}); got != step.want || (stats.Limited == 1) != (got.Rates != maps.Rates{}) || (stats.Unchecked == 1) != got.Unchecked || (stats.BBR == 1) != got.BBR || stats.Proxied[got.Proxy.Port] == 1 != got.Proxy.Asked {
+		if got := (Traits{pod.Unchecked, pod.Proxy, pod.BBR, pod.Policy, pod.Rates}); got != step.want || (stats.Limited == 1) != (got.Rates != maps.Rates{}) || (stats.Unchecked == 1) != got.Unchecked || (stats.BBR == 1) != got.BBR || stats.Proxied[got.Proxy.Port] == 1 != got.Proxy.Asked {
 			t.Errorf("%s: traits %+v, stats %+v", step.name, got, stats)
 		}
 		next, err := New(cfg)

@@ -23,6 +23,17 @@ func (n *Network) Cookies() map[cni.Pod]uint64 {
 	return cookies
 }
 
+// Records returns the registered interfaces of pods, in no order.
+func (n *Network) Records() []Record {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	list := make([]Record, 0, len(n.records))
+	for _, record := range n.records {
+		list = append(list, *record)
+	}
+	return list
+}
+
 // cookieOf returns the cookie of the network namespace that a sock_diag socket was opened in. It
 // comes from the kernel, so the sender cannot forge it.
 func cookieOf(socket *os.File) (uint64, error) {

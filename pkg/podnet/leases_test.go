@@ -94,8 +94,8 @@ func TestLeases(t *testing.T) {
 			s := newLeases(dir, time.Hour, cidrs...)
 			s.others = func() map[netip.Addr]model.Name {
 				known := map[netip.Addr]model.Name{}
-				for addr, told := range foreign {
-					if told {
+				for addr, isKnown := range foreign {
+					if isKnown {
 						known[addr] = model.Name{Namespace: "ns", Name: "foreign"}
 					}
 				}

@@ -56,6 +56,8 @@ type Config struct {
 	// Traits returns how to treat a pod, from what its runtime asked for and its traits so far,
 	// which are nil for a new pod. If Traits is nil, all pods are treated alike.
 	Traits func(pod cni.Pod, asked *cni.Bandwidth, was *Traits) Traits
+	// Registered is called when a device of a pod has come or gone. It must not block, and may be nil.
+	Registered func()
 	// Changed signals that Traits may return something else.
 	Changed <-chan struct{}
 	Log     *slog.Logger
@@ -339,10 +341,18 @@ func (n *Network) register(request *cni.Request, file *os.File) (err error) {
 	n.records[name] = record
 	delete(n.unknown, name)
 	n.storeSocket(name, file)
+	n.tell()
 	if device.Chained && record.Limited() {
 		return n.writePods()
 	}
 	return nil
+}
+
+// tell says that a device has come or gone.
+func (n *Network) tell() {
+	if n.cfg.Registered != nil {
+		n.cfg.Registered()
+	}
 }
 
 func mode(chained bool) string {
@@ -417,6 +427,7 @@ func (n *Network) forget(name string) error {
 	delete(n.absent, name)
 	delete(n.unknown, name)
 	n.storeSocket(name, nil)
+	n.tell()
 	return n.leases.release(name)
 }
 

@@ -73,12 +73,12 @@ func TestPortsAreAwaited(t *testing.T) {
 	taken, late := cni.Refusal(cni.ErrPortTaken, "another's"), cni.Refusal(types.ErrTryAgainLater, "late")
 	start()
 	for _, step := range []struct {
-		name    string
-		err     error
-		do      func() error
-		fails   bool
-		told    string
-		records int
+		name     string
+		err      error
+		do       func() error
+		fails    bool
+		received string
+		records  int
 	}{
 		{"no ports", nil, func() error { return ask(cni.Register, "a") }, false, "set shop/a 0", 1},
 		{"gone", nil, func() error { return ask(cni.Release, "a") }, false, "delete shop/a", 0},
@@ -94,8 +94,8 @@ func TestPortsAreAwaited(t *testing.T) {
 		if err := step.do(); (err != nil) != step.fails {
 			t.Errorf("%s: %v", step.name, err)
 		}
-		if told := strings.Join(ports.received, ", "); told != step.told {
-			t.Errorf("%s: told %q, want %q", step.name, told, step.told)
+		if have := strings.Join(ports.received, ", "); have != step.received {
+			t.Errorf("%s: received %q, want %q", step.name, have, step.received)
 		}
 		files, err := n.files.names(false)
 		if err != nil || len(n.records) != step.records || len(files) != step.records {

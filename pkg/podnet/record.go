@@ -29,6 +29,7 @@ type Traits struct {
 	Unchecked bool       `json:"unchecked,omitempty"` // it may send from addresses of others
 	Proxy     maps.Proxy `json:"proxy,omitzero"`      // the proxy that gets its connections
 	BBR       bool       `json:"bbr,omitempty"`       // its connections use the BBR congestion control
+	Policy    bool       `json:"policy,omitempty"`    // a policy is about it, or that is not known yet
 	maps.Rates
 }
 

@@ -34,22 +34,23 @@ type Stats struct {
 	// Proxied counts the pods that have a proxy, by the port it listens on; 0 if that is not known.
 	Proxied map[uint16]int
 	// Families counts the addresses of IPv4 and IPv6, as far as the node has any.
-	Families  map[string]Count
+	Families  map[string]AddressCount
 	Reclaimed uint64 // attachments that nobody released, and the agent did
 	Mended    uint64 // pods whose routes or neighbors were lost
 }
 
-// Count is how many addresses of a family are in each state.
-type Count struct {
-	Used, Cooling int
-	Free          float64 // a float, since IPv6 has more than an integer holds
+// AddressCount is how many addresses of a family are in each state.
+type AddressCount struct {
+	Used    int     `json:"used"`
+	Cooling int     `json:"cooling"`
+	Free    float64 `json:"free"` // a float, since IPv6 has more than an integer holds
 }
 
 // Stats returns the current state.
 func (n *Network) Stats() Stats {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s := Stats{Pods: len(n.records), Proxied: map[uint16]int{}, Rated: map[uint32]cni.Pod{}, Families: map[string]Count{}, Reclaimed: n.reclaimed, Mended: n.mended}
+	s := Stats{Pods: len(n.records), Proxied: map[uint16]int{}, Rated: map[uint32]cni.Pod{}, Families: map[string]AddressCount{}, Reclaimed: n.reclaimed, Mended: n.mended}
 	if err := n.addable(0); err != nil {
 		s.Error = err.Error()
 	}

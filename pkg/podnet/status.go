@@ -35,19 +35,24 @@ type Status struct {
 	ProxyError string `json:"proxyError,omitempty"` // why nothing is handed to proxies
 }
 
+// Status returns these counts as a status of the node. Who knows the options fills in what depends on them.
+func (s *Stats) Status() Status {
+	status := Status{
+		Pods: s.Pods, Netkits: s.Netkits, Unchecked: s.Unchecked, Reclaimed: s.Reclaimed, Mended: s.Mended, Error: s.Error,
+		Adopted: s.Adopted, Unknown: s.Unknown, Addresses: s.Families,
+	}
+	for _, prefix := range s.CIDRs {
+		status.CIDRs = append(status.CIDRs, prefix.String())
+	}
+	return status
+}
+
 // ProxyStatus is a proxy that pods of this node may have their connections handed to.
 type ProxyStatus struct {
 	Name     string `json:"name"`
 	Port     uint16 `json:"port"`
 	Optional bool   `json:"optional,omitempty"` // while nothing listens, connections bypass the proxy
 	Pods     int    `json:"pods"`               // pods that use it
-}
-
-// AddressCount is the number of addresses in each state.
-type AddressCount struct {
-	Used    int     `json:"used"`
-	Cooling int     `json:"cooling"`
-	Free    float64 `json:"free"`
 }
 
 // freeText returns a number of addresses, as a power of two if it is one of IPv6.

@@ -31,7 +31,7 @@ func podOf(record *Record, first int) maps.Pod {
 	return maps.Pod{
 		Addrs: record.Addresses, Device: record.Device.Name, Index: uint32(record.Device.Index), Netkit: record.Device.Kind == cni.Netkit,
 		MAC: mac(record.Device.PodMAC), HostMAC: mac(record.Device.MAC), Unchecked: record.Unchecked, Proxy: record.Proxy,
-		Rates: record.Rates, Pace: uint32(first), BBR: record.BBR,
+		Rates: record.Rates, Pace: uint32(first), BBR: record.BBR, Policy: record.Policy,
 	}
 }
 

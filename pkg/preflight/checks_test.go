@@ -113,6 +113,8 @@ func baseOutcomes() []outcome {
 		{"rp_filter", "loose", set("proc/sys/net/ipv4/conf/all/rp_filter", "2"), OK, "is 2", ""},
 		{"rp_filter", "cannot be read", without("proc/sys/net/ipv4/conf"), Unknown, "could not be checked", ""},
 		{"network policies", "some", func(m *machine) { m.Policies = new(7) }, Warn, "the cluster has 7", "kube-network-policies"},
+		{"network policies", "enforced", func(m *machine) { m.Options.Policies, m.Policies = "enforce", nil }, OK, "are enforced", ""},
+		{"network policies", "audited", func(m *machine) { m.Options.Policies = "audit" }, Warn, "only reported", "--policies=enforce"},
 		{"network policies", "not known", func(m *machine) { m.Policies = nil }, Warn, "not known", "kube-network-policies"},
 	}
 }
@@ -227,12 +229,12 @@ func tuningOutcomes() []outcome {
 		}
 	}
 	return []outcome{
-		{"past TCP", "not asked for", func(*machine) {}, OK, "--sockmap is false", ""},
-		{"past TCP", "fit", all(sockmap("", "haproxy"), set("proc/55/comm", "haproxy\n")), OK, "the kernel supports it", ""},
-		{"past TCP", "otherwise than TCP", all(sockmap("", "haproxy"), set("proc/55/comm", "haproxy\n")), OK, "on this kernel: MSG_WAITALL is short, and more", ""},
-		{"past TCP", "unfit", sockmap("this kernel is not fit: it loses bytes"), Warn, "it loses bytes", "fairlead init --sockmap=true"},
-		{"past TCP", "who splices late", all(sockmap("", "nginx"), set("proc/55/comm", "haproxy\n")), Warn, "haproxy is running", "add haproxy to --sockmap-except"},
-		{"past TCP", "in a container", all(sockmap(""), set("proc/1/comm", "fairlead\n")), Unknown, "splice late are not visible", "on the node"},
+		{"acceleration", "not asked for", func(*machine) {}, OK, "--sockmap is false", ""},
+		{"acceleration", "fit", all(sockmap("", "haproxy"), set("proc/55/comm", "haproxy\n")), OK, "the kernel supports it", ""},
+		{"acceleration", "otherwise than TCP", all(sockmap("", "haproxy"), set("proc/55/comm", "haproxy\n")), OK, "on this kernel: MSG_WAITALL is short, and more", ""},
+		{"acceleration", "unfit", sockmap("this kernel is not fit: it loses bytes"), Warn, "it loses bytes", "fairlead init --sockmap=true"},
+		{"acceleration", "who splices late", all(sockmap("", "nginx"), set("proc/55/comm", "haproxy\n")), Warn, "haproxy is running", "add haproxy to --sockmap-except"},
+		{"acceleration", "in a container", all(sockmap(""), set("proc/1/comm", "fairlead\n")), Unknown, "splice late are not visible", "on the node"},
 		{"preemption", "full", set(debug, "none voluntary (full) lazy"), Warn, "full", "preempt=none"},
 		{"preemption", "none", set(debug, "(none) voluntary full"), OK, "none", ""},
 		{"preemption", "by the command line", all(version("PREEMPT_DYNAMIC"), set("proc/cmdline", "quiet preempt=full")), Warn, "full", "preempt=none"},
@@ -306,7 +308,7 @@ func TestDifferencesReported(t *testing.T) {
 		"readers by edge-triggered epoll use TCP", "FIONREAD says that 1000 bytes wait when it is 1000",
 		"MSG_WAITALL returns with less than was asked for", "a signal ends a blocking read (resource temporarily unavailable)",
 	}
-	told := append([]string{
+	parts := append([]string{
 		"SO_ZEROCOPY", "MSG_WAITALL", "FIONREAD", "kTLS", "blocking reads", "edge-triggered epoll", "EPOLL_CTL_MOD", "an epoll within an epoll", "io_uring's poll", "SIGIO",
 	}, differences...)
 	for state, change := range map[State]func(*machine){
@@ -316,11 +318,11 @@ func TestDifferencesReported(t *testing.T) {
 		m.Sockmap = func() (string, []string) { return "", differences }
 		change(m)
 		lines := m.check(t).Lines
-		l := lines[slices.IndexFunc(lines, func(l Line) bool { return l.Check == "past TCP" })]
+		l := lines[slices.IndexFunc(lines, func(l Line) bool { return l.Check == "acceleration" })]
 		if l.State != state || strings.HasSuffix(l.Found, "...") {
 			t.Errorf("%+v, want %s, and in full", l, state)
 		}
-		for _, part := range told {
+		for _, part := range parts {
 			if !strings.Contains(l.Found, part) {
 				t.Errorf("%s: %q does not say %q", state, l.Found, part)
 			}

@@ -15,6 +15,7 @@ type Options struct {
 	// else to others.
 	AccelerateOnly bool
 	HostRouting    string // bpf or stack
+	Policies       string // enforce, audit or off
 	BigTCP         bool
 	ConfDir        string // where the container runtime looks for network configurations
 	ConfName       string // the file that the agent writes there

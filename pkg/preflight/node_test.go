@@ -201,7 +201,7 @@ func TestAccelerateOnly(t *testing.T) {
 			t.Errorf("%+v", l)
 		}
 	}
-	if want := []string{"kernel", "jit", "bpffs", "past TCP"}; !slices.Equal(checks, want) {
+	if want := []string{"kernel", "jit", "bpffs", "acceleration"}; !slices.Equal(checks, want) {
 		t.Errorf("the checks are %q, want %q", checks, want)
 	}
 }

@@ -9,7 +9,7 @@ import (
 // sockmap checks whether connections may bypass TCP, and which running programs may not cope with
 // that.
 func (n *Node) sockmap() Line {
-	const check = "past TCP"
+	const check = "acceleration"
 	if n.Sockmap == nil {
 		return Line{check, OK, "everything uses TCP: --sockmap is false", ""}
 	}

@@ -149,8 +149,12 @@ func (n *Node) hostRouting() Line {
 
 func (n *Node) policies() Line {
 	const check = "network policies"
-	cure := "run something that enforces them, such as kube-network-policies with --host-routing=stack, or do without them"
+	cure := "set --pod-network=main and --policies=enforce, run something that enforces them, such as kube-network-policies with --host-routing=stack, or do without them"
 	switch p := n.Policies; {
+	case n.Options.Policies == "enforce":
+		return Line{check, OK, "NetworkPolicies and ClusterNetworkPolicies are enforced", ""}
+	case n.Options.Policies == "audit":
+		return Line{check, Warn, "what NetworkPolicies and ClusterNetworkPolicies deny is only reported", "set --policies=enforce once nothing is denied that should not be"}
 	case p == nil:
 		return Line{check, Warn, "NetworkPolicies are not enforced; it is not known here whether the cluster has any", cure}
 	case *p > 0:

@@ -58,10 +58,10 @@ func reasonsOfPods() []Reason {
 				"pod has been deleted are harmless.",
 		},
 		{
-			Word: "neighbour", Stops: true, What: dropped,
+			Word: "neighbor", Stops: true, What: dropped,
 			Cause: "In ARP or a neighbor advertisement the pod claims an address that belongs to another. That is how to intercept what others " +
 				"send.",
-			Cure: "Look into the pod: `fairlead monitor --reason neighbour` shows when. Software that moves addresses between hosts " +
+			Cure: "Look into the pod: `fairlead monitor --reason neighbor` shows when. Software that moves addresses between hosts " +
 				"(keepalived, for example) does this too, and has no use in a pod's own network: use a Service.",
 		},
 		{
@@ -217,6 +217,20 @@ func reasonsOfServices() []Reason {
 				"and `fairlead status` the ranges. If addresses in them are not for Services, correct --service-cidrs.",
 		},
 		{
+			Word: Policy, Stops: true,
+			What: "A packet to or from a pod is dropped at the pod's device, before anybody sees it.",
+			Cause: "A NetworkPolicy or ClusterNetworkPolicy denies it, or isolates the pod and no rule accepts it. Right after a pod has started it may " +
+				"be that the agent does not know the pod yet; then the sender's next attempt goes through. A fragment whose first fragment was not seen, and " +
+				"an IPv6 packet with more extension headers than are read, are dropped too if policies are about the pod.",
+			Cure: "`fairlead monitor --reason policy` shows the packets, with the policy and its rule, `fairlead policy explain` what policies say about two addresses. Change the policy if it denies what has to work.",
+		},
+		{
+			Word:  PolicyAudit,
+			What:  "A packet goes on that policies would deny.",
+			Cause: "Policies are only audited on this node.",
+			Cure:  "None is needed. Before you enforce policies, change those that would deny what has to work.",
+		},
+		{
 			Word: "source-range", Stops: true,
 			What: "The packet is dropped, and an existing flow ends.",
 			Cause: "The client is not in the Service's spec.loadBalancerSourceRanges. A client that comes through another NAT first, such as " +
@@ -257,12 +271,12 @@ func reasonsOfFlows() []Reason {
 			What: "The packet is dropped.",
 			Cause: "Another node forwarded it with `--dsr` for a backend on this node to answer, but the address that the client connected to is " +
 				"no frontend that this node knows, or the packet is a reply, which nodes don't forward. Or it was given back (see " +
-				"`given-back`) for a flow that has gone on for more than half a minute. Nodes learn of a change one after another, so a few " +
+				"`dsr-returned`) for a flow that has gone on for more than half a minute. Nodes learn of a change one after another, so a few " +
 				"of these are harmless. The packets may also be forged.",
 			Cure: "If it goes on, compare `fairlead service list` on both nodes, and check whether this node's agent follows the API server.",
 		},
 		{
-			Word: "given-back",
+			Word: "dsr-returned",
 			What: "The packet continues through the node that forwarded it here with `--dsr`, which gives the flow its own address as source " +
 				"(SNAT). It is counted on the backend's node, once for most flows.",
 			Cause: "A reply to the client would not leave by a device on which it can get the right source address: the client is a process or a " +
@@ -308,9 +322,10 @@ func reasonsOfFlows() []Reason {
 		{
 			Word:  "flows-full",
 			What:  "The packet goes through, but other flows can still push its flow out.",
-			Cause: "There is no room for another established flow.",
+			Cause: "There is no room for another established flow. At the hook pod it may also be that the pod has its share of the flows that policies accepted.",
 			Cure: "Use `fairlead conntrack list` to find what opens the flows. The table grows by itself up to `--conntrack-max`, which " +
-				"`fairlead status` shows: raise it if the node has the memory. Flows that have ended make room by themselves after a while.",
+				"`fairlead status` shows: raise it if the node has the memory. Flows that have ended make room by themselves after a while. " +
+				"If it is the share of a pod, `fairlead status` names the pod: have it keep fewer flows open, or spread such pods over more nodes.",
 		},
 	}
 }

@@ -70,8 +70,8 @@ func TestAwait(t *testing.T) {
 	if err := await("c"); err != nil || row() != "shop/web:http/tcp4 NodePort" {
 		t.Errorf("await c, whose port a Service has: %v; the row is %q", err, row())
 	}
-	if told := r.Problems()[model.Key{Kind: model.KindPod, Name: model.Name{Namespace: "shop", Name: "c"}}]; len(told) != 1 || told[0].Reason != "FrontendConflict" {
-		t.Errorf("c's problems are %v", told)
+	if found := r.Problems()[model.Key{Kind: model.KindPod, Name: model.Name{Namespace: "shop", Name: "c"}}]; len(found) != 1 || found[0].Reason != "FrontendConflict" {
+		t.Errorf("c's problems are %v", found)
 	}
 
 	failures.Store(1 << 30)

@@ -14,12 +14,12 @@ import (
 func TestChecked(t *testing.T) {
 	store := model.NewStore("node1")
 	r := start(t, store, NewMemory(small), nil)
-	var told [][]lb.HealthCheck
+	var reported [][]lb.HealthCheck
 	r.cfg.Checked = func(key model.Key, uid string, checks []lb.HealthCheck) {
 		if key.String() != "shop/web" || uid != "a" && len(checks) > 0 {
-			t.Errorf("told of %s, %q", key, uid)
+			t.Errorf("reported %s, %q", key, uid)
 		}
-		told = append(told, append([]lb.HealthCheck(nil), checks...))
+		reported = append(reported, append([]lb.HealthCheck(nil), checks...))
 	}
 	local, cluster := web("10.96.0.1"), web("10.96.0.1")
 	local.ExternalLocal, local.HealthCheckNodePort = true, 32000
@@ -42,12 +42,12 @@ func TestChecked(t *testing.T) {
 		{"and back", func() { store.SetService(local) }, [][]lb.HealthCheck{four(32000, 0)}},
 		{"no Service", func() { store.DeleteService(local.Name) }, [][]lb.HealthCheck{nil}},
 	} {
-		told = nil
+		reported = nil
 		step.do()
 		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(step.want, told); diff != "" {
+		if diff := cmp.Diff(step.want, reported); diff != "" {
 			t.Errorf("%s (-want +have):\n%s", step.name, diff)
 		}
 	}

@@ -12,9 +12,8 @@ import (
 // compareTables compares all rows of one service except its frontends.
 func (v *verifier) compareTables(c *check, u unit, s *service, w *lb.Service) {
 	row := &v.tables.Services[s.index]
-	if row.Algorithm != uint8(w.Algorithm) || row.Flags != w.Flags || row.AffinitySeconds != w.AffinitySeconds {
-		c.differ(u, "service", w.ID.String(), settingsText(uint8(w.Algorithm), w.Flags, w.AffinitySeconds),
-			settingsText(row.Algorithm, row.Flags, row.AffinitySeconds))
+	if have := lb.SettingsOf(row); have != w.Settings {
+		c.differ(u, "service", w.ID.String(), w.Settings.Text(), have.Text())
 	}
 	if text := nameText(w.ID); !named(&v.tables.Names[s.index], text) {
 		c.differ(u, "name", w.ID.String(), text, fmt.Sprintf("%q", textOf(&v.tables.Names[s.index])))
@@ -135,10 +134,6 @@ func frontendText(key maps.SvcKey) string {
 
 func scopeText(id lb.ID, scope int) string {
 	return fmt.Sprintf("%s, scope %s", id, [maps.Scopes]string{"all", "local"}[scope])
-}
-
-func settingsText(algorithm, flags uint8, affinity uint32) string {
-	return fmt.Sprintf("%s, flags %d, affinity %d s", lb.Algorithm(algorithm), flags, affinity)
 }
 
 func wordText(word maps.Word) string {

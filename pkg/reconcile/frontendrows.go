@@ -14,15 +14,15 @@ import (
 // and backends, and elements of the frontends' hash map, which the kernel recycles from a deleted
 // key to the next new one. All of it waits for one barrier in the background.
 type grace struct {
-	running bool
-	since   time.Time // start of the first barrier since the last successful one; zero if none is running
-	owed    graced    // what the running or the next barrier will release
+	running  bool
+	since    time.Time    // start of the first barrier since the last successful one; zero if none is running
+	deferred deferredFree // what the running or the next barrier will release
 	// recycled says that rows were deleted or replaced since the running barrier began.
 	recycled bool
 	done     chan error
 }
 
-type graced struct {
+type deferredFree struct {
 	services, backends []uint32
 	rows               bool
 }
@@ -42,10 +42,10 @@ func (r *frontendRows) startGrace() {
 	if g.running {
 		return
 	}
-	g.owed.services = append(g.owed.services, r.services.TakeLimbo()...)
-	g.owed.backends = append(g.owed.backends, r.backends.TakeLimbo()...)
-	g.owed.rows = g.owed.rows || g.recycled
-	if !g.owed.rows && len(g.owed.services) == 0 && len(g.owed.backends) == 0 {
+	g.deferred.services = append(g.deferred.services, r.services.TakeFreed()...)
+	g.deferred.backends = append(g.deferred.backends, r.backends.TakeFreed()...)
+	g.deferred.rows = g.deferred.rows || g.recycled
+	if !g.deferred.rows && len(g.deferred.services) == 0 && len(g.deferred.backends) == 0 {
 		return
 	}
 	g.running, g.recycled = true, false
@@ -64,14 +64,14 @@ func (r *frontendRows) release(err error) error {
 	if err != nil {
 		return fmt.Errorf("wait for readers: %w", err)
 	}
-	r.services.Release(g.owed.services)
-	r.backends.Release(g.owed.backends)
-	g.owed, g.since = graced{}, time.Time{}
+	r.services.Release(g.deferred.services)
+	r.backends.Release(g.deferred.backends)
+	g.deferred, g.since = deferredFree{}, time.Time{}
 	return nil
 }
 
 // mayRecycle reports whether the kernel may hand out freed elements of the hash map again.
-func (g *grace) mayRecycle() bool { return !g.recycled && !g.owed.rows }
+func (g *grace) mayRecycle() bool { return !g.recycled && !g.deferred.rows }
 
 // writeRows makes the frontends' hash map match the claims: new rows are inserted, rows that
 // changed hands are updated, and rows that nobody owns are deleted. A write that would recycle an

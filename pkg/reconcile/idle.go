@@ -58,18 +58,18 @@ func (r *Reconciler) markIdle(now time.Time) {
 	if !r.synced {
 		return // their endpoints may simply not have arrived yet
 	}
-	var told []model.Key
+	var due []model.Key
 	for key, since := range r.idle {
 		if o := r.objects.known[key]; o != nil && now.Sub(since) >= idleAfter {
 			o.idle = true
-			told = append(told, key)
+			due = append(due, key)
 		}
-		if len(told) == maxIdle {
+		if len(due) == maxIdle {
 			break
 		}
 	}
-	for _, key := range told {
+	for _, key := range due {
 		delete(r.idle, key)
 	}
-	r.cfg.Store.MarkDirty(told...)
+	r.cfg.Store.MarkDirty(due...)
 }

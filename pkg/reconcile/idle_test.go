@@ -23,8 +23,8 @@ func reasons(r *Reconciler, key model.Key) []string {
 func TestIdle(t *testing.T) {
 	store := model.NewStore("node1")
 	r := start(t, store, NewMemory(small), nil)
-	told := 0
-	r.cfg.Report = func(model.Key, string, model.Problem) { told++ }
+	reports := 0
+	r.cfg.Report = func(model.Key, string, model.Problem) { reports++ }
 	service, ready, gone := web("10.96.0.1"), webSlice("10.1.0.1"), webSlice()
 	key := model.Key{Kind: model.KindService, Name: service.Name}
 	terminating := webSlice("10.1.0.1")
@@ -36,11 +36,11 @@ func TestIdle(t *testing.T) {
 	deliver(store, []*model.Service{service}, nil)
 	const none = "NoEndpoints"
 	for _, step := range []struct {
-		name  string
-		do    func()
-		after time.Duration
-		want  []string
-		told  int // in total
+		name    string
+		do      func()
+		after   time.Duration
+		want    []string
+		reports int // in total
 	}{
 		{"a new Service", func() {}, 0, nil, 0},
 		{"a little later", func() {}, 59 * time.Second, nil, 0},
@@ -63,8 +63,8 @@ func TestIdle(t *testing.T) {
 		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(step.want, reasons(r, key)); diff != "" || told != step.told {
-			t.Errorf("%s: told %d times, want %d; problems (-want +have):\n%s", step.name, told, step.told, diff)
+		if diff := cmp.Diff(step.want, reasons(r, key)); diff != "" || reports != step.reports {
+			t.Errorf("%s: reported %d times, want %d; problems (-want +have):\n%s", step.name, reports, step.reports, diff)
 		}
 	}
 	if len(r.idle) > 0 {

@@ -57,7 +57,7 @@ func TestLocality(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	gone, err := r.Stale(context.Background(), []maps.Peer{peer(model.TCP, "10.96.0.1:80", "10.1.0.1:8080")})
+	gone, err := r.Stale(context.Background(), []maps.Origin{origin(model.TCP, "10.96.0.1:80", "10.1.0.1:8080")})
 	if err != nil || gone[0] {
 		t.Errorf("a socket's backend is reported as gone: %v, %v", gone, err)
 	}

@@ -20,10 +20,10 @@ type quotas struct {
 
 // QuotaUse is how much of a quota of namespaces the one wants that wants most of it.
 type QuotaUse struct {
-	Quota     string // as in lb.QuotaNames
-	Namespace string
-	Wanted    int
-	Limit     int // 0: there is none
+	Quota     string `json:"quota"` // as in lb.QuotaNames and --namespace-quota
+	Namespace string `json:"namespace"`
+	Wanted    int    `json:"wanted"` // more than the limit: the youngest of these Services are not served
+	Limit     int    `json:"limit"`  // 0: there is none
 }
 
 // share is what the Services of one namespace want and have.

@@ -14,16 +14,16 @@ type RangeEpochs interface {
 
 // rangeEpochs tells RangeEpochs of the beginning and the end of changes.
 type rangeEpochs struct {
-	told  RangeEpochs // nil if the programs check every packet
-	begun bool        // the beginning of a change was told, its end not yet
+	epochs RangeEpochs // nil if the programs check every packet
+	begun  bool        // the beginning of a change was told, its end not yet
 }
 
 // begin must be called before writing anything that decides which clients are allowed:
 // ranges, the SourceRanges flag of a service, and frontend rows of load balancer addresses.
 func (g *rangeEpochs) begin() {
-	if g.told != nil && !g.begun {
+	if g.epochs != nil && !g.begun {
 		g.begun = true
-		g.told.Begin()
+		g.epochs.Begin()
 	}
 }
 
@@ -42,7 +42,7 @@ func (g *rangeEpochs) end() error {
 	if !g.begun {
 		return nil
 	}
-	if err := g.told.End(); err != nil {
+	if err := g.epochs.End(); err != nil {
 		return err
 	}
 	g.begun = false

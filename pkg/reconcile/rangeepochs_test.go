@@ -51,7 +51,7 @@ func (g *watchedRangeEpochs) hold(after string) {
 	g.t.Helper()
 	if g.strict && !g.open {
 		if diff := cmp.Diff(g.before, letIn(g.tables())); diff != "" {
-			g.t.Errorf("after %s other clients are let in without a call of Begin (-told +have):\n%s", after, diff)
+			g.t.Errorf("after %s other clients are let in without a call of Begin (-begun for +have):\n%s", after, diff)
 		}
 	}
 }
@@ -93,9 +93,9 @@ func TestRangeEpochsAreAnnounced(t *testing.T) {
 	ported.LoadBalancerIPs, ported.Ports = moved.LoadBalancerIPs, slices.Clone(ported.Ports)
 	ported.Ports[0].NodePort = 30080
 	for _, step := range []struct {
-		name string
-		set  func()
-		told bool
+		name   string
+		set    func()
+		called bool
 	}{
 		{"the start", func() {}, true},
 		{"nothing", func() {}, false},
@@ -125,8 +125,8 @@ func TestRangeEpochsAreAnnounced(t *testing.T) {
 				t.Errorf("%s: the calls are %q", step.name, rangeEpochs.calls)
 			}
 		}
-		if told := len(rangeEpochs.calls) > 0; told != step.told || rangeEpochs.open {
-			t.Errorf("%s: the calls are %q, want any: %v", step.name, rangeEpochs.calls, step.told)
+		if called := len(rangeEpochs.calls) > 0; called != step.called || rangeEpochs.open {
+			t.Errorf("%s: the calls are %q, want any: %v", step.name, rangeEpochs.calls, step.called)
 		}
 	}
 	store.SetService(guardedWeb("192.0.2.0/24"))

@@ -72,31 +72,31 @@ type Reconciler struct {
 
 // Stats are counters that show how a Reconciler is doing.
 type Stats struct {
-	Passes       uint64                   `json:"passes"`
-	Compiled     uint64                   `json:"compiled"`
-	Writes       uint64                   `json:"writes"` // rows stored in any map
-	Errors       uint64                   `json:"errors"`
-	Growths      uint64                   `json:"growths"`
-	Barriers     uint64                   `json:"barriers"`
-	Services     int                      `json:"services"`
-	Frontends    int                      `json:"frontends"`
-	Slots        int                      `json:"slots"` // including what rounding table lengths up added
-	Backends     int                      `json:"backends"`
-	Quotas       [lb.QuotaFields]QuotaUse `json:"quotas"`  // of namespaces
-	Pending      int                      `json:"pending"` // keys and rows waiting for a retry, a grace period or the sync
-	Synced       bool                     `json:"synced"`
-	LastError    string                   `json:"lastError,omitempty"`
-	LastPass     time.Time                `json:"lastPass"` // the last pass that compiled something
-	LastDuration time.Duration            `json:"lastDuration"`
-	LastApplied  time.Time                `json:"lastSettled"`  // when a pass last left nothing to do
-	LastProgress time.Time                `json:"lastProgress"` // the end of the last pass after which nothing waits for a retry
-	GraceSince   time.Time                `json:"graceSince"`   // start of the current grace period; zero if there is none
+	Passes       uint64
+	Compiled     uint64
+	Writes       uint64 // rows stored in any map
+	Errors       uint64
+	Growths      uint64
+	Barriers     uint64
+	Services     int
+	Frontends    int
+	Slots        int // including what rounding table lengths up added
+	Backends     int
+	Quotas       [lb.QuotaFields]QuotaUse // of namespaces
+	Pending      int                      // keys and rows waiting for a retry, a grace period or the sync
+	Synced       bool
+	LastError    string
+	LastPass     time.Time // the last pass that compiled something
+	LastDuration time.Duration
+	LastApplied  time.Time // when a pass last left nothing to do
+	LastProgress time.Time // the end of the last pass after which nothing waits for a retry
+	GraceSince   time.Time // start of the current grace period; zero if there is none
 
-	Checks            uint64        `json:"checks"`   // repairing checks of the maps against the objects
-	Damage            uint64        `json:"damage"`   // differences found by them
-	Repaired          uint64        `json:"repaired"` // and those that were repaired
-	LastCheck         time.Time     `json:"lastCheck"`
-	LastCheckDuration time.Duration `json:"lastCheckDuration"`
+	Checks            uint64 // repairing checks of the maps against the objects
+	Damage            uint64 // differences found by them
+	Repaired          uint64 // and those that were repaired
+	LastCheck         time.Time
+	LastCheckDuration time.Duration
 }
 
 const (
@@ -190,7 +190,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		case rows := <-r.verifier.rangeTurns():
 			r.verifier.rangeTurn(rows)
 		case q := <-r.stale.questions:
-			q.answer <- r.stale.stalePeers(q.peers)
+			q.answer <- r.stale.areStale(q.origins)
 		case a := <-r.arrivals:
 			r.awaited = append(r.awaited, a)
 		}

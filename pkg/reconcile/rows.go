@@ -39,7 +39,7 @@ func newRows(cfg *Config) *rows {
 		byIndex:     make([]*service, len(cfg.Tables.Services)),
 		reserved:    newReserved(cfg),
 		plan:        plan{known: map[maps.Backend]uint32{}},
-		rangeEpochs: rangeEpochs{told: cfg.RangeEpochs},
+		rangeEpochs: rangeEpochs{epochs: cfg.RangeEpochs},
 		stats:       &Stats{},
 		left:        map[model.Protocol]bool{},
 	}
@@ -99,8 +99,8 @@ func (r *rows) setTables(s *service, w *lb.Service) error {
 	if row.AffinitySeconds != 0 && w.AffinitySeconds == 0 {
 		row.AffinityEpoch++
 	}
-	if row.Algorithm != uint8(w.Algorithm) || row.Flags != w.Flags || row.AffinitySeconds != w.AffinitySeconds {
-		row.Algorithm, row.Flags, row.AffinitySeconds = uint8(w.Algorithm), w.Flags, w.AffinitySeconds
+	if lb.SettingsOf(row) != w.Settings {
+		w.Settings.Put(row)
 		r.stats.Writes++
 	}
 	if s.allowedSum != w.AllowedSum && s.allowedSum != 0 {

@@ -10,16 +10,16 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// maxPeers is how many peers are judged between two passes. A change of endpoints never waits for
+// maxOrigins is how many origins are judged between two passes. A change of endpoints never waits for
 // more.
-const maxPeers = 1024
+const maxOrigins = 1024
 
-var errStaleEnded = errors.New("judge peers: the agent is shutting down")
+var errStaleEnded = errors.New("judge origins: the agent is shutting down")
 
-// question asks which peers have lost their backend.
+// question asks which origins have lost their backend.
 type question struct {
-	peers  []maps.Peer
-	answer chan []bool // buffered, so that answering never blocks
+	origins []maps.Origin
+	answer  chan []bool // buffered, so that answering never blocks
 }
 
 // staleness answers questions between passes.
@@ -30,22 +30,22 @@ type staleness struct {
 	ended     <-chan struct{} // closed when Run has ended
 }
 
-// Stale reports for each peer whether its backend is gone for good according to the latest objects.
-// A peer is stale if the dialed frontend still exists and the backend may not even keep existing
+// Stale reports for each origin whether its backend is gone for good according to the latest objects.
+// A origin is stale if the dialed frontend still exists and the backend may not even keep existing
 // connections, or, for UDP, if the dialed frontend is gone. If the Service of a stream is gone,
 // nothing says that its backend is, so the stream is not stale.
 //
 // Another Service may still have the backend; that does not help a client that dialed this one.
 // Nothing is stale before the sources are complete. Stale is safe for concurrent use; it waits for
 // its turn in Run. The error is the context's, or says that Run has ended.
-func (r *Reconciler) Stale(ctx context.Context, peers []maps.Peer) ([]bool, error) {
-	return r.stale.ask(ctx, peers)
+func (r *Reconciler) Stale(ctx context.Context, origins []maps.Origin) ([]bool, error) {
+	return r.stale.ask(ctx, origins)
 }
 
-func (r *staleness) ask(ctx context.Context, peers []maps.Peer) ([]bool, error) {
+func (r *staleness) ask(ctx context.Context, origins []maps.Origin) ([]bool, error) {
 	var stale []bool
-	for len(peers) > 0 {
-		part := peers[:min(len(peers), maxPeers)]
+	for len(origins) > 0 {
+		part := origins[:min(len(origins), maxOrigins)]
 		q := question{part, make(chan []bool, 1)}
 		select {
 		case r.questions <- q:
@@ -53,22 +53,22 @@ func (r *staleness) ask(ctx context.Context, peers []maps.Peer) ([]bool, error) 
 		case <-r.ended:
 			return nil, errStaleEnded
 		case <-ctx.Done():
-			return nil, fmt.Errorf("judge peers: %w", context.Cause(ctx))
+			return nil, fmt.Errorf("judge origins: %w", context.Cause(ctx))
 		}
-		peers = peers[len(part):]
+		origins = origins[len(part):]
 	}
 	return stale, nil
 }
 
-func (r *staleness) stalePeers(peers []maps.Peer) []bool {
-	stale := make([]bool, len(peers))
+func (r *staleness) areStale(origins []maps.Origin) []bool {
+	stale := make([]bool, len(origins))
 	if !r.synced {
 		return stale
 	}
 	known := map[*service]*lb.Allowed{} // nil for a service whose object is gone
-	for i, peer := range peers {
+	for i, origin := range origins {
 		var kept *lb.Allowed
-		if s := r.serviceOf(peer.Dialed); s != nil {
+		if s := r.serviceOf(origin.Dialed); s != nil {
 			var ok bool
 			if kept, ok = known[s]; !ok {
 				kept = r.objects.allowedBy(s)
@@ -77,9 +77,9 @@ func (r *staleness) stalePeers(peers []maps.Peer) []bool {
 		}
 		switch {
 		case kept != nil:
-			stale[i] = !kept.Has(peer.Backend)
+			stale[i] = !kept.Has(origin.Backend)
 		case len(r.objects.failed) == 0: // a failed object may be about to get the dialed frontend
-			stale[i] = model.Protocol(peer.Dialed.Proto) == model.UDP
+			stale[i] = model.Protocol(origin.Dialed.Proto) == model.UDP
 		}
 	}
 	return stale

@@ -11,9 +11,9 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-func peer(protocol model.Protocol, dialed, backend string) maps.Peer {
+func origin(protocol model.Protocol, dialed, backend string) maps.Origin {
 	to, got := netip.MustParseAddrPort(dialed), netip.MustParseAddrPort(backend)
-	return maps.Peer{
+	return maps.Origin{
 		Dialed:  maps.KeyOf(to.Addr(), to.Port(), protocol),
 		Backend: maps.BackendOf(got.Addr(), got.Port(), protocol),
 	}
@@ -35,35 +35,35 @@ func TestStale(t *testing.T) {
 		HostPorts: []model.HostPort{{Port: 9000, ContainerPort: 53, Protocol: model.UDP}},
 	}
 	cases := []struct {
-		name string
-		peer maps.Peer
-		want bool
+		name   string
+		origin maps.Origin
+		want   bool
 	}{
-		{"datagrams", peer(model.UDP, "10.96.0.2:80", "10.1.0.1:8080"), false},
-		{"datagrams to who is gone", peer(model.UDP, "10.96.0.2:80", "10.1.0.3:8080"), true},
-		{"datagrams to another port", peer(model.UDP, "10.96.0.2:80", "10.1.0.1:8081"), true},
-		{"datagrams to no Service", peer(model.UDP, "10.96.0.9:80", "10.1.0.1:8080"), true},
-		{"a node port", peer(model.UDP, "192.0.2.1:30053", "10.1.0.1:8080"), false},
-		{"a node port of loopback", peer(model.UDP, "127.0.0.1:30053", "10.1.0.3:8080"), true},
-		{"a host port", peer(model.UDP, "192.0.2.1:9000", "10.1.0.9:53"), false},
-		{"a host port of a pod before", peer(model.UDP, "192.0.2.1:9000", "10.1.0.8:53"), true},
-		{"a stream", peer(model.TCP, "10.96.0.1:80", "10.1.0.2:8080"), false},
-		{"a stream to who is gone", peer(model.TCP, "10.96.0.1:80", "10.1.0.3:8080"), true},
-		{"a stream to no Service", peer(model.TCP, "10.96.0.9:80", "10.1.0.3:8080"), false},
-		{"the other protocol", peer(model.TCP, "10.96.0.2:80", "10.1.0.3:8080"), false},
+		{"datagrams", origin(model.UDP, "10.96.0.2:80", "10.1.0.1:8080"), false},
+		{"datagrams to who is gone", origin(model.UDP, "10.96.0.2:80", "10.1.0.3:8080"), true},
+		{"datagrams to another port", origin(model.UDP, "10.96.0.2:80", "10.1.0.1:8081"), true},
+		{"datagrams to no Service", origin(model.UDP, "10.96.0.9:80", "10.1.0.1:8080"), true},
+		{"a node port", origin(model.UDP, "192.0.2.1:30053", "10.1.0.1:8080"), false},
+		{"a node port of loopback", origin(model.UDP, "127.0.0.1:30053", "10.1.0.3:8080"), true},
+		{"a host port", origin(model.UDP, "192.0.2.1:9000", "10.1.0.9:53"), false},
+		{"a host port of a pod before", origin(model.UDP, "192.0.2.1:9000", "10.1.0.8:53"), true},
+		{"a stream", origin(model.TCP, "10.96.0.1:80", "10.1.0.2:8080"), false},
+		{"a stream to who is gone", origin(model.TCP, "10.96.0.1:80", "10.1.0.3:8080"), true},
+		{"a stream to no Service", origin(model.TCP, "10.96.0.9:80", "10.1.0.3:8080"), false},
+		{"the other protocol", origin(model.TCP, "10.96.0.2:80", "10.1.0.3:8080"), false},
 	}
 	store := model.NewStore("node0")
 	r := start(t, store, NewMemory(small), nil)
 	store.ReplaceServices([]*model.Service{tcp, udp})
 	store.ReplaceSlices([]*model.Slice{tcpSlice, udpSlice})
-	var peers []maps.Peer
+	var origins []maps.Origin
 	for _, c := range cases {
-		peers = append(peers, c.peer)
+		origins = append(origins, c.origin)
 	}
 	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
-	if stale := r.stale.stalePeers(peers); slices.Contains(stale, true) {
+	if stale := r.stale.areStale(origins); slices.Contains(stale, true) {
 		t.Errorf("before the sources are complete: %v", stale)
 	}
 	store.ReplacePods([]*model.Pod{pod})
@@ -72,14 +72,14 @@ func TestStale(t *testing.T) {
 	if err := r.Drain(); err != nil {
 		t.Fatal(err)
 	}
-	for i, stale := range r.stale.stalePeers(peers) {
+	for i, stale := range r.stale.areStale(origins) {
 		if stale != cases[i].want {
 			t.Errorf("%s: stale is %v", cases[i].name, stale)
 		}
 	}
 	// The object that could not be applied may be the one with the frontend.
 	r.objects.failed[model.Key{}] = struct{}{}
-	if stale := r.stale.stalePeers([]maps.Peer{peer(model.UDP, "10.96.0.9:80", "10.1.0.1:8080")}); stale[0] {
+	if stale := r.stale.areStale([]maps.Origin{origin(model.UDP, "10.96.0.9:80", "10.1.0.1:8080")}); stale[0] {
 		t.Error("stale although an object waits for a retry")
 	}
 }
@@ -97,13 +97,13 @@ func TestStaleWhileRunning(t *testing.T) {
 	r.cfg.Left = func(model.Protocol) { synced <- struct{}{} }
 	go func() { ended <- r.Run(ctx) }()
 	<-synced
-	var peers []maps.Peer
-	for range 3*maxPeers + 1 {
-		peers = append(peers, peer(model.UDP, "10.96.0.2:80", "10.1.0.1:8080"), peer(model.UDP, "10.96.0.2:80", "10.1.0.2:8080"))
+	var origins []maps.Origin
+	for range 3*maxOrigins + 1 {
+		origins = append(origins, origin(model.UDP, "10.96.0.2:80", "10.1.0.1:8080"), origin(model.UDP, "10.96.0.2:80", "10.1.0.2:8080"))
 	}
-	stale, err := r.Stale(t.Context(), peers)
-	if err != nil || len(stale) != len(peers) {
-		t.Fatalf("%d answers to %d, %v", len(stale), len(peers), err)
+	stale, err := r.Stale(t.Context(), origins)
+	if err != nil || len(stale) != len(origins) {
+		t.Fatalf("%d answers to %d, %v", len(stale), len(origins), err)
 	}
 	for i := range stale {
 		if stale[i] != (i%2 == 1) {
@@ -114,7 +114,7 @@ func TestStaleWhileRunning(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Stale(t.Context(), peers); !errors.Is(err, errStaleEnded) {
+	if _, err := r.Stale(t.Context(), origins); !errors.Is(err, errStaleEnded) {
 		t.Errorf("after the end: %v", err)
 	}
 }
@@ -122,18 +122,18 @@ func TestStaleWhileRunning(t *testing.T) {
 // Left is called for changes that can make sockets stale, and not for what is new.
 func TestLeft(t *testing.T) {
 	store := model.NewStore("node0")
-	var told []model.Protocol
+	var left []model.Protocol
 	r := start(t, store, NewMemory(small), nil)
-	r.cfg.Left = func(p model.Protocol) { told = append(told, p) }
+	r.cfg.Left = func(p model.Protocol) { left = append(left, p) }
 	pass := func(what string, want ...model.Protocol) {
 		t.Helper()
-		told = nil
+		left = nil
 		if err := r.Drain(); err != nil {
 			t.Fatal(err)
 		}
-		slices.Sort(told)
-		if !slices.Equal(told, want) {
-			t.Errorf("%s: told of %v, want %v", what, told, want)
+		slices.Sort(left)
+		if !slices.Equal(left, want) {
+			t.Errorf("%s: Left of %v, want %v", what, left, want)
 		}
 	}
 	udp, both := overUDP(web("10.96.0.2"), webSlice("10.1.0.1", "10.1.0.2"))

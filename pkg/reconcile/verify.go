@@ -29,25 +29,25 @@ var ErrUnsynced = errors.New("verify the maps: the sources have not delivered ev
 
 // Difference is a row of the maps that differs from what the objects compile to.
 type Difference struct {
-	Kind   string // "frontend", "service", "word", "slots", "backend" or "name"
-	Where  string
-	Want   string
-	Have   string
-	Mended bool
+	Kind   string `json:"kind"` // "frontend", "service", "word", "slots", "backend" or "name"
+	Where  string `json:"where"`
+	Want   string `json:"want"`
+	Have   string `json:"have"`
+	Mended bool   `json:"mended"`
 
 	unit unit
 }
 
 // Report is the result of one check.
 type Report struct {
-	Services    int // compared
-	Frontends   int
-	Backends    int
-	Found       int
-	Mended      int
-	Pending     int          // objects and rows waiting for a retry or a grace period, which were not judged
-	Differences []Difference // the first of them
-	Took        time.Duration
+	Services    int           `json:"services"` // compared
+	Frontends   int           `json:"frontends"`
+	Backends    int           `json:"backends"`
+	Found       int           `json:"found"`
+	Mended      int           `json:"mended"`
+	Pending     int           `json:"pending"`     // objects and rows waiting for a retry or a grace period, which were not judged
+	Differences []Difference  `json:"differences"` // the first of those found
+	Took        time.Duration `json:"tookNanoseconds"`
 }
 
 // request asks for a check. Periodic checks have none.

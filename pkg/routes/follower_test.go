@@ -23,8 +23,8 @@ type report string
 
 const (
 	change report = "changed"
-	vow    report = "renewed"
-	end    report = "revoked"
+	renew  report = "renewed"
+	end    report = "ended"
 )
 
 // fakeLease stands for the programs and records the calls. Its channel has a buffer, so a test may read
@@ -41,7 +41,7 @@ func (w *fakeLease) say(t report) error {
 }
 
 func (w *fakeLease) Changed() error { return w.say(change) }
-func (w *fakeLease) Renew() error   { return w.say(vow) }
+func (w *fakeLease) Renew() error   { return w.say(renew) }
 func (w *fakeLease) End() error     { return w.say(end) }
 
 // node is a namespace with eth0, in which a follower runs.
@@ -93,7 +93,7 @@ func (n *node) next(what string) report {
 	for {
 		select {
 		case t := <-n.ways.said:
-			if t != vow {
+			if t != renew {
 				return t
 			}
 		case <-late:
@@ -236,7 +236,7 @@ func TestManyChanges(t *testing.T) {
 	}
 }
 
-// After losing events the follower cannot know what they were: it revokes and begins again, with a
+// After losing events the follower cannot know what they were: it ends the lease and begins again, with a
 // change.
 func TestLostEvents(t *testing.T) {
 	rig.Root(t)
@@ -281,7 +281,7 @@ func TestFailure(t *testing.T) {
 	n := newNode(t, 0)
 	n.waitQuiet()
 	for range cap(n.ways.said) { // fill the channel
-		_ = n.ways.say(vow)
+		_ = n.ways.say(renew)
 	}
 	for n.follower.Status().Errors == 0 {
 		runtime.Gosched()
@@ -296,7 +296,7 @@ func TestFailure(t *testing.T) {
 		if said == change {
 			break
 		}
-		if said == vow {
+		if said == renew {
 			t.Fatal("renewed before reporting a change")
 		}
 	}

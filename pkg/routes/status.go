@@ -13,7 +13,7 @@ type Status struct {
 	Following  bool      `json:"following"`
 	Changes    uint64    `json:"changes"` // of which flows were notified, since the start
 	LastChange time.Time `json:"lastChange,omitzero"`
-	Neighbors  int       `json:"neighbours"`      // number of known neighbors
+	Neighbors  int       `json:"neighbors"`       // number of known neighbors
 	IsCrowded  bool      `json:"isCrowded"`       // there are more; any event about those counts as a change
 	Error      string    `json:"error,omitempty"` // why changes are not followed
 

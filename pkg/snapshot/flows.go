@@ -36,6 +36,7 @@ func FlowStates() []string {
 type Flow struct {
 	Protocol string         `json:"protocol"`
 	State    string         `json:"state"`
+	Kind     string         `json:"kind"` // who began it, and how it reaches the backend
 	Client   netip.AddrPort `json:"client"`
 	Frontend netip.AddrPort `json:"frontend"`
 	Source   netip.AddrPort `json:"source"`
@@ -141,13 +142,13 @@ func (r *FlowReader) find(m *ebpf.Map, key maps.Flow) (row maps.FlowRow, there b
 // other.
 func (r *FlowReader) visit(m *ebpf.Map, filter *FlowFilter, key maps.Flow, row maps.FlowRow, visit func(*Flow, maps.Doomed) error) error {
 	d := maps.Doomed{Request: key, Reply: maps.BackOf(key, &row)}
-	reply := row.Flags&maps.FlowReply != 0
+	reply := row.Kind&maps.FlowReply != 0
 	if reply {
 		d.Request, d.Reply = d.Reply, d.Request
 	}
 	f := Flow{
-		Protocol: FlowProtocol(key.Proto),
-		Client:   maps.FlowSource(d.Request), Frontend: maps.FlowDestination(d.Request),
+		Protocol: FlowProtocol(key.Proto), Kind: maps.FlowKindOf(row.Kind).String(),
+		Client: maps.FlowSource(d.Request), Frontend: maps.FlowDestination(d.Request),
 		Source: maps.FlowDestination(d.Reply), Backend: maps.FlowSource(d.Reply),
 	}
 	if !filter.passesAddresses(&f) {
@@ -214,7 +215,7 @@ func (r *FlowReader) idle(rows []maps.FlowRow, proto uint8) *int {
 	var least *int
 	for _, row := range rows {
 		half := row.State == maps.FlowNew || row.State == maps.FlowAnswered
-		if half && proto == uint8(model.TCP) && row.Flags&maps.FlowReply == 0 {
+		if half && proto == uint8(model.TCP) && row.Kind&maps.FlowReply == 0 {
 			continue
 		}
 		ticks := max(0, int32(r.clock.Now-row.Seen))

@@ -34,7 +34,7 @@ func TestFlowsCopiedMeanwhile(t *testing.T) {
 		request := maps.Flow{Saddr: addr("198.51.100.1"), Daddr: addr("192.0.2.1"), Sport: maps.PortOf(uint16(4000 + i)), Dport: 80, Proto: 6}
 		row := maps.FlowRow{Saddr: addr("192.0.2.1"), Daddr: addr("10.1.0.1"), Sport: request.Sport, Dport: 80, State: maps.FlowOpen}
 		back := maps.FlowRow{Saddr: request.Daddr, Daddr: request.Saddr, Sport: request.Dport, Dport: request.Sport, State: maps.FlowOpen,
-			Flags: maps.FlowReply}
+			Kind: maps.FlowReply}
 		if err := errors.Join(r.open.Put(request, row), r.open.Put(maps.BackOf(request, &row), back)); err != nil {
 			t.Fatal(err)
 		}

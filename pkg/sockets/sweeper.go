@@ -54,8 +54,8 @@ type Records interface {
 type Config struct {
 	Records   Records
 	Protocols []model.Protocol // whose sockets are aborted
-	// Stale reports for each peer whether its backend is gone for good.
-	Stale func(ctx context.Context, peers []rows.Peer) ([]bool, error)
+	// Stale reports for each origin whether its backend is gone for good.
+	Stale func(ctx context.Context, origins []rows.Origin) ([]bool, error)
 	Log   *slog.Logger
 }
 
@@ -94,7 +94,7 @@ type space struct {
 type sighting struct {
 	space  string
 	socket Socket
-	peer   rows.Peer
+	origin rows.Origin
 }
 
 // NewSweeper returns a Sweeper that has no namespaces yet.
@@ -279,7 +279,7 @@ func (s *Sweeper) list() (seen []sighting, first error) {
 					}
 				}
 				if addr, port := socket.Remote(); ok && addr == record.Backend && port == record.BackendPort {
-					seen = append(seen, sighting{in, socket, rows.PeerOf(record, protocol)})
+					seen = append(seen, sighting{in, socket, rows.OriginOf(record, protocol)})
 				}
 			}))
 		}
@@ -305,22 +305,22 @@ func (s *Sweeper) listIn(name string, protocol model.Protocol, f func(Socket)) e
 
 // stale returns the sightings whose backend is gone.
 func (s *Sweeper) stale(ctx context.Context, seen []sighting) ([]sighting, error) {
-	var peers []rows.Peer
-	at := map[rows.Peer]int{}
+	var origins []rows.Origin
+	at := map[rows.Origin]int{}
 	for i := range seen {
-		if _, ok := at[seen[i].peer]; !ok {
-			at[seen[i].peer] = len(peers)
-			peers = append(peers, seen[i].peer)
+		if _, ok := at[seen[i].origin]; !ok {
+			at[seen[i].origin] = len(origins)
+			origins = append(origins, seen[i].origin)
 		}
 	}
-	if len(peers) == 0 {
+	if len(origins) == 0 {
 		return nil, nil
 	}
-	gone, err := s.cfg.Stale(ctx, peers)
+	gone, err := s.cfg.Stale(ctx, origins)
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(seen, func(s sighting) bool { return !gone[at[s.peer]] }), nil
+	return slices.DeleteFunc(seen, func(s sighting) bool { return !gone[at[s.origin]] }), nil
 }
 
 func (s *Sweeper) destroy(at sighting) (bool, error) {

@@ -125,16 +125,16 @@ func newKernel() *kernel {
 	return &kernel{sockets: map[uint64]Socket{}, records: map[uint64]maps.SockOrigin{}}
 }
 
-// sweeping runs a Sweeper over a kernel in a synctest bubble; judge decides which peers are stale.
-func sweeping(t *testing.T, k *kernel, judge func(maps.Peer) bool, then func(s *Sweeper), protocols ...model.Protocol) {
+// sweeping runs a Sweeper over a kernel in a synctest bubble; judge decides which origins are stale.
+func sweeping(t *testing.T, k *kernel, judge func(maps.Origin) bool, then func(s *Sweeper), protocols ...model.Protocol) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := NewSweeper(Config{
 			Records: records{k}, Protocols: append(protocols, model.UDP), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
-			Stale: func(_ context.Context, peers []maps.Peer) ([]bool, error) {
-				stale := make([]bool, len(peers))
-				for i := range peers {
-					stale[i] = judge(peers[i])
+			Stale: func(_ context.Context, origins []maps.Origin) ([]bool, error) {
+				stale := make([]bool, len(origins))
+				for i := range origins {
+					stale[i] = judge(origins[i])
 				}
 				return stale, nil
 			},
@@ -156,7 +156,7 @@ func sweeping(t *testing.T, k *kernel, judge func(maps.Peer) bool, then func(s *
 	})
 }
 
-func isGone(p maps.Peer) bool { return maps.BackendAddrPort(p.Backend) == gone }
+func isGone(p maps.Origin) bool { return maps.BackendAddrPort(p.Backend) == gone }
 
 func TestSweep(t *testing.T) {
 	for _, test := range []struct {
@@ -226,7 +226,7 @@ func TestSweepBelievesTwice(t *testing.T) {
 	away.Store(true)
 	k := newKernel()
 	k.connect(1, model.UDP, vip, gone)
-	sweeping(t, k, func(maps.Peer) bool { return away.Load() }, func(s *Sweeper) {
+	sweeping(t, k, func(maps.Origin) bool { return away.Load() }, func(s *Sweeper) {
 		s.Left(model.UDP)
 		time.Sleep(firstWait + secondWait/2)
 		synctest.Wait()

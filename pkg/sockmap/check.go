@@ -145,7 +145,7 @@ func (s *Sockmap) attempt(ctx context.Context, listening int, at unix.Sockaddr, 
 		if p == nil {
 			p = &Pair{State: "not seen"}
 		}
-		if p.State == "short" && p.Redirected[0] > 0 && p.Redirected[1] > 0 {
+		if p.State == "accelerated" && p.Redirected[0] > 0 && p.Redirected[1] > 0 {
 			return end(&e), nil
 		}
 		if p.Exclusion != "" || time.Now().After(until) {

@@ -148,8 +148,8 @@ func TestHoldOutlives(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(patience); len(left.former) > 0 && time.Now().Before(end); {
-			if _, err := left.sweepFormer(); err != nil {
+		for end := time.Now().Add(patience); len(left.older) > 0 && time.Now().Before(end); {
+			if _, err := left.sweepOlder(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -334,8 +334,8 @@ func TestSeesLate(t *testing.T) {
 		if !first && s.now.dir != was {
 			t.Errorf("the programs are in %s, and were in %s", s.now.dir, was)
 		}
-		if was = s.now.dir; len(s.former) > 0 {
-			t.Errorf("there are %d former versions", len(s.former))
+		if was = s.now.dir; len(s.older) > 0 {
+			t.Errorf("there are %d former versions", len(s.older))
 		}
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
@@ -439,7 +439,7 @@ func (x *exchange) converse(e exercise, what string, is func(*Pair, Tallies) boo
 	}
 }
 
-func bypasses(p *Pair, _ Tallies) bool { return p.State == "short" && p.Redirected[0] > 0 }
+func bypasses(p *Pair, _ Tallies) bool { return p.State == "accelerated" && p.Redirected[0] > 0 }
 
 // Sockets are counted right while others come and go.
 func TestSockets(t *testing.T) {

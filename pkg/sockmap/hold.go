@@ -63,7 +63,7 @@ func removeHeld(bpffs string) error {
 // writeHold tells all versions of the programs whether an operator makes everything use TCP.
 func writeHold(bpffs string, value uint32) error {
 	var errs []error
-	told := map[string]bool{}
+	logged := map[string]bool{}
 	for again := true; again; { // an agent that starts meanwhile may bring programs of its own
 		again = false
 		dirs, err := generations(Dir(bpffs), false)
@@ -71,10 +71,10 @@ func writeHold(bpffs string, value uint32) error {
 			return errors.Join(append(errs, err)...)
 		}
 		for _, dir := range dirs {
-			if told[dir] {
+			if logged[dir] {
 				continue
 			}
-			told[dir], again = true, true
+			logged[dir], again = true, true
 			errs = append(errs, set(dir, bpf.SockmapControlCONTROL_HELD, value))
 		}
 	}
@@ -116,13 +116,13 @@ func Remove(bpffs string) (removed bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		s.former = append(s.former, g)
+		s.older = append(s.older, g)
 		if err := g.retire(); err != nil {
 			return false, err
 		}
 	}
 	for end := time.Now().Add(drained); ; time.Sleep(removeEvery) {
-		left, err := s.sweepFormer()
+		left, err := s.sweepOlder()
 		if err != nil {
 			return false, err
 		}

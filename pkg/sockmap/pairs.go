@@ -21,7 +21,7 @@ type Pair struct {
 }
 
 // states are the names of enum pair_state.
-var states = []string{"watched", "chosen", "short", "leaving", "excluded"}
+var states = []string{"watched", "chosen", "accelerated", "leaving", "excluded"}
 
 // exclusions are the names of enum exclusion.
 var exclusions = []string{"none", "splice", "way", "flags", "blocking", "lowat", "ulp", "zerocopy", "urgent", "refused", "stream", "rules", "program", "edge", "control"}

@@ -156,7 +156,7 @@ func (p *proof) try(do func(*exercise) error) error {
 	if err != nil {
 		return err
 	}
-	if len(list) != 1 || list[0].State != "short" || list[0].Redirected[0] == 0 || list[0].Redirected[1] == 0 {
+	if len(list) != 1 || list[0].State != "accelerated" || list[0].Redirected[0] == 0 || list[0].Redirected[1] == 0 {
 		return fmt.Errorf("the kernel lets nothing bypass TCP: %+v", list)
 	}
 	if err := do(&e); err != nil {

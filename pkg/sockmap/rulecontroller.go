@@ -21,8 +21,11 @@ const (
 // ErrUnknown is wrapped by errors about pods whose network namespace is not known.
 var ErrUnknown = errors.New("its network namespace is not known")
 
-// errRated is the error about pods with a rate, which would not be enforced past TCP.
-var errRated = errors.New("it has a rate")
+// Past TCP nothing of this would be enforced.
+var (
+	errRated  = errors.New("it has a rate")
+	errJudged = errors.New("policies are about it")
+)
 
 // RuleConfig is what a RuleController needs.
 type RuleConfig struct {
@@ -32,6 +35,9 @@ type RuleConfig struct {
 	Host     uint64         // cookie of the node's own network namespace
 	// Limited reports whether a pod has a rate. Past TCP no rate would be enforced.
 	Limited func(*model.Pod) bool
+	// Judged reports whether network policies are about a pod, which past TCP no program would ask, and
+	// whether that is known yet. Nil if nobody asks what policies say.
+	Judged func(model.Name) (judged, known bool)
 	// Namespaces returns a function that finds the cookies of pods' network namespaces at this
 	// moment; its errors wrap ErrUnknown.
 	Namespaces func() func(*model.Pod) ([]uint64, error)
@@ -40,11 +46,14 @@ type RuleConfig struct {
 	Log      *slog.Logger
 }
 
-// RuleController sets the rules of a Sockmap according to the objects. Run may be called once; Status may
-// be called concurrently.
+// RuleController sets the rules of a Sockmap according to the objects. Run may be called once; the other
+// methods may be called concurrently.
 type RuleController struct {
-	cfg    RuleConfig
-	logged map[string]bool // complaints of the last pass
+	cfg  RuleConfig
+	wake chan struct{}
+
+	passing sync.Mutex      // held during a pass: no older one ends after a newer one
+	logged  map[string]bool // complaints of the last pass
 
 	mu     sync.Mutex
 	status RuleStatus
@@ -55,6 +64,7 @@ type RuleStatus struct {
 	Pods       int               `json:"pods"`                 // that may take part
 	Waiting    int               `json:"waiting,omitempty"`    // those of them that have no network yet
 	Rated      int               `json:"rated,omitempty"`      // that do not take part, because they have a rate
+	Judged     int               `json:"judged,omitempty"`     // likewise, because network policies are about them
 	NotCovered int               `json:"notCovered,omitempty"` // that should take part and cannot
 	Uncovered  map[string]string `json:"uncovered,omitempty"`  // the first of those, and why
 	Stale      string            `json:"stale,omitempty"`      // why the programs do not know yet which pods may take part now
@@ -64,7 +74,26 @@ type RuleStatus struct {
 }
 
 // NewRuleController returns a RuleController.
-func NewRuleController(cfg RuleConfig) *RuleController { return &RuleController{cfg: cfg} }
+func NewRuleController(cfg RuleConfig) *RuleController {
+	return &RuleController{cfg: cfg, wake: make(chan struct{}, 1)}
+}
+
+// Wake says that Judged may return something else.
+func (k *RuleController) Wake() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Expel makes connections of pods use TCP that policies are about by now. Once it has returned nil, no
+// message of theirs begins to bypass it.
+func (k *RuleController) Expel() error {
+	if err := k.update(); err != nil {
+		return err
+	}
+	return k.cfg.Sockmap.exclude()
+}
 
 // Status returns the status after the last pass.
 func (k *RuleController) Status() RuleStatus {
@@ -77,14 +106,11 @@ func (k *RuleController) Status() RuleStatus {
 func (k *RuleController) Run(ctx context.Context) error {
 	synced := k.cfg.Store.Synced()
 	for {
-		status, err := k.pass()
+		err := k.update()
 		if err != nil {
 			k.cfg.Log.Error("cannot update which connections may bypass TCP, trying again", "error", err)
-			status.Stale = err.Error()
 		}
-		k.mu.Lock()
-		k.status = status
-		k.mu.Unlock()
+		status := k.Status()
 		var again <-chan time.Time
 		if err != nil || status.Waiting > 0 || status.NotCovered > 0 {
 			again = time.After(retryAfter)
@@ -95,13 +121,29 @@ func (k *RuleController) Run(ctx context.Context) error {
 		case <-synced:
 			synced = nil
 		case <-k.cfg.Store.AcceleratedChanged():
+		case <-k.wake:
 		case <-again:
 		}
 	}
 }
 
-// pass sets the rules that the latest objects require. Until all objects are known, the rules that
-// the previous agent set remain.
+// update sets the rules, and notes which pods take part.
+func (k *RuleController) update() error {
+	k.passing.Lock()
+	defer k.passing.Unlock()
+	status, err := k.pass()
+	if err != nil {
+		status.Stale = err.Error()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.status = status
+	return err
+}
+
+// pass sets the rules that the latest objects require. Until all objects are known, and which pods
+// policies are about, the rules that the previous agent set remain, but for those of pods that policies
+// are known to be about.
 func (k *RuleController) pass() (RuleStatus, error) {
 	policies, all := k.cfg.Store.Accelerations()
 	select {
@@ -109,8 +151,11 @@ func (k *RuleController) pass() (RuleStatus, error) {
 	default:
 		all = false
 	}
-	if !all {
+	if !k.knowsJudged() {
 		return k.Status(), nil
+	}
+	if !all {
+		return k.Status(), k.keepUnjudged()
 	}
 	selection := Select(k.cfg.Store.Pods(), k.cfg.Store.Namespaces(), policies, k.cfg.Selector)
 	k.complain(selection.Complaints)
@@ -125,6 +170,8 @@ func (k *RuleController) pass() (RuleStatus, error) {
 			status.Pods++
 		case errors.Is(err, errRated):
 			status.Rated++
+		case errors.Is(err, errJudged):
+			status.Judged++
 		case len(member.Pod.Addrs) == 0:
 			status.Waiting++
 		default:
@@ -145,6 +192,9 @@ func (k *RuleController) find(find func(*model.Pod) ([]uint64, error), pod *mode
 	if k.cfg.Limited(pod) {
 		return nil, errRated
 	}
+	if k.isJudged(pod.Name) {
+		return nil, errJudged
+	}
 	cookies, err := find(pod)
 	for _, cookie := range cookies {
 		if cookie == k.cfg.Host {
@@ -152,6 +202,42 @@ func (k *RuleController) find(find func(*model.Pod) ([]uint64, error), pod *mode
 		}
 	}
 	return cookies, err
+}
+
+func (k *RuleController) isJudged(pod model.Name) bool {
+	if k.cfg.Judged == nil {
+		return false
+	}
+	judged, known := k.cfg.Judged(pod)
+	return judged || !known
+}
+
+// knowsJudged reports whether it is known which pods policies are about.
+func (k *RuleController) knowsJudged() bool {
+	if k.cfg.Judged == nil {
+		return true
+	}
+	_, known := k.cfg.Judged(model.Name{})
+	return known
+}
+
+// keepUnjudged keeps only the rules of the node, and of pods that no policy is about.
+func (k *RuleController) keepUnjudged() error {
+	if k.cfg.Judged == nil {
+		return nil
+	}
+	kept := map[uint64]bool{k.cfg.Host: true}
+	find := k.cfg.Namespaces()
+	for _, pod := range k.cfg.Store.Pods() {
+		cookies, err := k.find(find, pod)
+		if err != nil {
+			continue
+		}
+		for _, cookie := range cookies {
+			kept[cookie] = true
+		}
+	}
+	return k.cfg.Sockmap.keepRules(func(netns uint64) bool { return kept[netns] })
 }
 
 // add adds the rules of a network namespace.
@@ -166,12 +252,12 @@ func add(rules map[Endpoint]Rules, netns uint64, pod string, part Part) {
 
 // complain reports each problem with a policy once for as long as it persists.
 func (k *RuleController) complain(list []Complaint) {
-	told := map[string]bool{}
+	logged := map[string]bool{}
 	for _, c := range list {
 		text := fmt.Sprintf("%s %s %s", c.Policy.Name, c.Policy.UID, c.Message)
-		if told[text] = true; !k.logged[text] {
+		if logged[text] = true; !k.logged[text] {
 			k.cfg.Complain(c)
 		}
 	}
-	k.logged = told
+	k.logged = logged
 }

@@ -38,6 +38,26 @@ func (s *Sockmap) SetRules(want map[Endpoint]Rules) error {
 	return s.putRules()
 }
 
+// keepRules removes the rules of all namespaces but those to keep.
+func (s *Sockmap) keepRules(keep func(netns uint64) bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept := maps.Clone(s.rules)
+	maps.DeleteFunc(kept, func(place Endpoint, _ Rules) bool { return !keep(place.Netns) })
+	s.rules = kept
+	return s.putRules()
+}
+
+// exclude makes the connections use TCP that no rule admits any more. Without it they do with the next
+// sweep. Their sockets leave the map later, once what waits there has been read.
+func (s *Sockmap) exclude() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, err := s.now.sweep()
+	s.note()
+	return err
+}
+
 // setOwn sets the rules for the agent's own connections, in addition.
 func (s *Sockmap) setOwn(own map[Endpoint]Rules) error {
 	s.mu.Lock()

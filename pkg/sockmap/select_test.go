@@ -230,7 +230,7 @@ func TestSelectIsBounded(t *testing.T) {
 
 // lets reports whether a policy admits a connection, according to its text alone.
 func lets(p *model.Acceleration, client, server *model.Pod, port uint16) bool {
-	told := func(end *model.Pod, peers []model.Peer) bool {
+	allows := func(end *model.Pod, peers []model.Peer) bool {
 		for _, peer := range peers {
 			if end == nil || peer.Node {
 				if end == nil && peer.Node {
@@ -244,7 +244,7 @@ func lets(p *model.Acceleration, client, server *model.Pod, port uint16) bool {
 		}
 		return false
 	}
-	return told(client, p.From) && told(server, p.To) && (len(p.Ports) == 0 || slices.Contains(p.Ports, port))
+	return allows(client, p.From) && allows(server, p.To) && (len(p.Ports) == 0 || slices.Contains(p.Ports, port))
 }
 
 // takes reports whether an end takes part at all, and whether it does without a policy; nil is the

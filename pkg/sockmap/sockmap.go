@@ -56,13 +56,13 @@ type Sockmap struct {
 
 	cfg Config
 
-	mu     sync.Mutex
-	now    *generation
-	former []*generation
-	on     bool
-	rules  map[Endpoint]Rules // set by SetRules
-	own    map[Endpoint]Rules // of a check
-	wake   chan struct{}      // wakes Run if sockets may have to leave
+	mu    sync.Mutex
+	now   *generation
+	older []*generation
+	on    bool
+	rules map[Endpoint]Rules // set by SetRules
+	own   map[Endpoint]Rules // of a check
+	wake  chan struct{}      // wakes Run if sockets may have to leave
 
 	checked Checked
 }
@@ -130,7 +130,7 @@ func (s *Sockmap) take(dir, name string, spec *ebpf.CollectionSpec) error {
 		}
 		return errors.Join(err, g.restoreHold(s.cfg.BPFFS))
 	}
-	s.former = append(s.former, g)
+	s.older = append(s.older, g)
 	if err := errors.Join(g.restoreHold(s.cfg.BPFFS), g.retire()); err != nil {
 		return fmt.Errorf("retire %s: %w", dir, err)
 	}
@@ -144,8 +144,8 @@ func (g *generation) restoreHold(bpffs string) error {
 	if err != nil || held {
 		return err
 	}
-	told, err := g.control(bpf.SockmapControlCONTROL_HELD)
-	if err != nil || told == 0 {
+	value, err := g.control(bpf.SockmapControlCONTROL_HELD)
+	if err != nil || value == 0 {
 		return err
 	}
 	return makeHeld(bpffs)
@@ -159,8 +159,8 @@ func (s *Sockmap) adoptHeld() error {
 		if err != nil {
 			return fmt.Errorf("see whether an operator makes all connections use TCP: %w", err)
 		}
-		told, err := s.now.control(bpf.SockmapControlCONTROL_HELD)
-		if err != nil || held == (told != 0) {
+		obeyed, err := s.now.control(bpf.SockmapControlCONTROL_HELD)
+		if err != nil || held == (obeyed != 0) {
 			return err
 		}
 		value := uint32(0)
@@ -186,12 +186,12 @@ func Retire(bpffs string, log *slog.Logger) (*Sockmap, error) {
 			errs = append(errs, err, set(dir, bpf.SockmapControlCONTROL_ON, 0))
 			continue
 		}
-		s.former = append(s.former, g)
+		s.older = append(s.older, g)
 		if err := g.retire(); err != nil {
 			errs = append(errs, fmt.Errorf("retire %s: %w", dir, err))
 		}
 	}
-	if len(s.former) == 0 {
+	if len(s.older) == 0 {
 		return nil, errors.Join(errs...)
 	}
 	s.note()
@@ -389,15 +389,15 @@ func (s *Sockmap) sweep() (left int, err error) {
 	if s.now != nil {
 		left, err = s.now.sweep()
 	}
-	former, failed := s.sweepFormer()
-	return left + former, errors.Join(err, failed)
+	older, failed := s.sweepOlder()
+	return left + older, errors.Join(err, failed)
 }
 
-// sweepFormer sweeps the former generations and removes those without sockets.
-func (s *Sockmap) sweepFormer() (left int, err error) {
+// sweepOlder sweeps the former generations and removes those without sockets.
+func (s *Sockmap) sweepOlder() (left int, err error) {
 	var errs []error
 	var kept []*generation
-	for _, g := range s.former {
+	for _, g := range s.older {
 		inside, err := g.sweep()
 		if err == nil && inside == 0 {
 			inside, err = g.sockets()
@@ -413,7 +413,7 @@ func (s *Sockmap) sweepFormer() (left int, err error) {
 			errs = append(errs, g.remove())
 		}
 	}
-	s.former = kept
+	s.older = kept
 	return left, errors.Join(errs...)
 }
 
@@ -423,12 +423,12 @@ func (s *Sockmap) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error
-	for _, g := range s.former {
+	for _, g := range s.older {
 		errs = append(errs, g.close())
 	}
 	if s.now != nil {
 		errs = append(errs, s.now.close())
 	}
-	s.former = nil
+	s.older = nil
 	return errors.Join(errs...)
 }

@@ -49,6 +49,9 @@ func (s *Status) Text() string {
 	if s.Rated > 0 {
 		words = append(words, fmt.Sprintf("%d pods with a rate may not", s.Rated))
 	}
+	if s.Judged > 0 {
+		words = append(words, fmt.Sprintf("%d pods that policies are about may not", s.Judged))
+	}
 	var excluded uint64
 	for _, n := range s.Excluded {
 		excluded += n

@@ -80,7 +80,7 @@ func (s *Sockmap) Sockets() (count int, err error) {
 	if count, err = s.now.sockets(); err != nil {
 		return 0, err
 	}
-	for _, g := range s.former {
+	for _, g := range s.older {
 		n, err := g.sockets()
 		if err != nil {
 			return 0, err

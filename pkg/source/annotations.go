@@ -12,21 +12,18 @@ import (
 // annotationPrefix begins the names of fairlead's annotations.
 const annotationPrefix = "fairlead.io/"
 
-// Annotations that this package reads.
+// Annotations that this package reads; annotationKinds says of which objects.
 const (
-	annotationAlgorithm = annotationPrefix + "algorithm" // of a Service
-	annotationDSR       = annotationPrefix + "dsr"       // of a Service
-	annotationWeight    = annotationPrefix + "weight"    // of an EndpointSlice
-	annotationSocketLB  = annotationPrefix + "socket-lb" // of a Pod or a Namespace
-
-	annotationAccelerate = annotationPrefix + "accelerate" // of a Pod or a Namespace
-
-	annotationSourceCheck = annotationPrefix + "source-check" // of a Pod
-	annotationProxy       = annotationPrefix + "l7-proxy"     // of a Pod
-
-	annotationClass = annotationPrefix + "bandwidth-priority" // of a Pod
-	annotationShare = annotationPrefix + "egress-bandwidth"   // of a Namespace or a Node
-	annotationBBR   = annotationPrefix + "bbr"                // of a Pod
+	annotationAlgorithm   = annotationPrefix + "algorithm"
+	annotationDSR         = annotationPrefix + "dsr"
+	annotationWeight      = annotationPrefix + "weight"
+	annotationSocketLB    = annotationPrefix + "socket-lb"
+	annotationAccelerate  = annotationPrefix + "accelerate"
+	annotationSourceCheck = annotationPrefix + "source-check"
+	annotationProxy       = annotationPrefix + "l7-proxy"
+	annotationClass       = annotationPrefix + "bandwidth-priority"
+	annotationShare       = annotationPrefix + "egress-bandwidth"
+	annotationBBR         = annotationPrefix + "bbr"
 )
 
 // A Pod's source-check annotation counts only if its Namespace has this label. Anyone who may
@@ -44,22 +41,50 @@ const annotationSourceRanges = "service.beta.kubernetes.io/load-balancer-source-
 // maxWeight bounds the slot table of a Service.
 const maxWeight = 1000
 
+// annotationKinds has a row for every annotation of fairlead: the kinds of object that it belongs on.
+func annotationKinds() map[string][]string {
+	return map[string][]string{
+		annotationAlgorithm:   {kindService},
+		annotationDSR:         {kindService},
+		annotationWeight:      {kindSlice},
+		annotationSocketLB:    {kindPod, kindNamespace},
+		annotationAccelerate:  {kindPod, kindNamespace},
+		annotationSourceCheck: {kindPod},
+		annotationProxy:       {kindPod},
+		annotationClass:       {kindPod},
+		annotationBBR:         {kindPod},
+		annotationShare:       {kindNamespace, kindNode},
+	}
+}
+
+// The kinds of object that may have annotations, as a sentence calls them.
+const (
+	kindService   = "a Service"
+	kindSlice     = "an EndpointSlice"
+	kindPod       = "a Pod"
+	kindNamespace = "a Namespace"
+	kindNode      = "a Node"
+)
+
 // belongsOn names the kinds of object that an annotation belongs on, or returns "" for an unknown
 // annotation.
 func belongsOn(annotation string) string {
-	switch annotation {
-	case annotationAlgorithm, annotationDSR:
-		return "a Service"
-	case annotationWeight:
-		return "an EndpointSlice"
-	case annotationSocketLB, annotationAccelerate:
-		return "a Pod or a Namespace"
-	case annotationSourceCheck, annotationProxy, annotationClass, annotationBBR:
-		return "a Pod"
-	case annotationShare:
-		return "a Namespace or a Node, where it is for all their pods together; a pod's own is " + annotationEgress
+	kinds := strings.Join(annotationKinds()[annotation], " or ")
+	if annotation == annotationShare {
+		kinds += ", where it is for all their pods together; a pod's own is " + annotationEgress
 	}
-	return ""
+	return kinds
+}
+
+// annotationsOf returns the sorted names of the annotations that belong on a kind of object.
+func annotationsOf(kind string) (names []string) {
+	for name, kinds := range annotationKinds() {
+		if slices.Contains(kinds, kind) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // ours returns a copy of fairlead's annotations, or nil if there are none.
@@ -77,27 +102,37 @@ func ours(annotations map[string]string) map[string]string {
 	return kept
 }
 
-// checkOnly reports every fairlead annotation that is not among known, because a typo would
+// checkOnly reports every fairlead annotation that does not belong on a kind of object, because a typo would
 // otherwise go unnoticed.
-func checkOnly(p *problems, annotations map[string]string, known ...string) {
-	for _, name := range slices.Sorted(maps.Keys(ours(annotations))) {
-		switch kind := belongsOn(name); {
+func checkOnly(p *problems, annotations map[string]string, kind string) {
+	has := ours(annotations)
+	if has == nil {
+		return
+	}
+	known := annotationsOf(kind)
+	for _, name := range slices.Sorted(maps.Keys(has)) {
+		switch right := belongsOn(name); {
 		case slices.Contains(known, name):
-		case kind != "":
-			p.add("MisplacedAnnotation", "annotation %s is ignored: move it to %s", name, kind)
+		case right != "":
+			p.add("MisplacedAnnotation", "annotation %s is ignored: move it to %s", name, right)
 		default:
 			p.add("UnknownAnnotation", "annotation %.64q is ignored: correct its name, %s has only %s",
-				name, belongsOn(known[0]), strings.Join(known, " and "))
+				name, kind, strings.Join(known, " and "))
 		}
 	}
 }
 
 // checkMisplaced reports annotations of a Pod or Namespace that belong on other kinds of object. It
 // accepts unknown ones, because other features read their own annotations from pods.
-func checkMisplaced(p *problems, annotations map[string]string, known ...string) {
-	for _, name := range slices.Sorted(maps.Keys(ours(annotations))) {
-		if kind := belongsOn(name); kind != "" && !slices.Contains(known, name) {
-			p.add("MisplacedAnnotation", "annotation %s is ignored: move it to %s", name, kind)
+func checkMisplaced(p *problems, annotations map[string]string, kind string) {
+	has := ours(annotations)
+	if has == nil {
+		return
+	}
+	known := annotationsOf(kind)
+	for _, name := range slices.Sorted(maps.Keys(has)) {
+		if right := belongsOn(name); right != "" && !slices.Contains(known, name) {
+			p.add("MisplacedAnnotation", "annotation %s is ignored: move it to %s", name, right)
 		}
 	}
 }

@@ -37,6 +37,13 @@ func Node(n *corev1.Node) *model.Node {
 	return out
 }
 
+// LabeledNode translates a Node with its labels, by which ClusterNetworkPolicies select.
+func LabeledNode(n *corev1.Node) *model.Node {
+	out := Node(n)
+	out.Labels = maps.Clone(n.Labels)
+	return out
+}
+
 func tainted(n *corev1.Node, key string) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
 }
@@ -74,7 +81,7 @@ func podCIDRs(spec *corev1.NodeSpec) []netip.Prefix {
 // Namespace translates a Namespace: its labels and fairlead's annotations.
 func Namespace(n *corev1.Namespace) *model.Namespace {
 	p := &problems{}
-	checkMisplaced(p, n.Annotations, annotationSocketLB, annotationAccelerate, annotationShare)
+	checkMisplaced(p, n.Annotations, kindNamespace)
 	out := &model.Namespace{
 		Name: n.Name, Annotations: ours(n.Annotations), SocketLB: socketLB(p, n.Annotations), Accelerate: accelerate(p, n.Annotations),
 		MayUncheck: n.Labels[labelSourceCheck] == sourceCheckOptional,

@@ -14,7 +14,7 @@ import (
 // no translation.
 func Pod(pod *corev1.Pod) *model.Pod {
 	p := &problems{}
-	checkMisplaced(p, pod.Annotations, annotationSocketLB, annotationAccelerate, annotationSourceCheck, annotationProxy, annotationClass, annotationBBR)
+	checkMisplaced(p, pod.Annotations, kindPod)
 	out := &model.Pod{
 		Name:        model.Name{Namespace: pod.Namespace, Name: pod.Name},
 		UID:         string(pod.UID),
@@ -43,6 +43,7 @@ func Pod(pod *corev1.Pod) *model.Pod {
 		out.Addrs = podAddrs(p, &pod.Status)
 		if !out.HostNetwork {
 			out.HostPorts = hostPorts(p, &pod.Spec)
+			out.Ports = namedPorts(&pod.Spec)
 		}
 	}
 	out.Problems = p.all()

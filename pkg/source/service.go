@@ -55,7 +55,7 @@ func service(s *corev1.Service) *model.Service {
 		return nil
 	}
 	p := &problems{}
-	checkOnly(p, s.Annotations, annotationAlgorithm, annotationDSR)
+	checkOnly(p, s.Annotations, kindService)
 	checkEnums(p, spec)
 	out := &model.Service{
 		Name:            model.Name{Namespace: s.Namespace, Name: s.Name},
@@ -174,7 +174,7 @@ func ipFamily(name corev1.IPFamily) model.Family {
 }
 
 // probed reports whether addr is one that agents dial to test whether their programs are at work
-// (bpf/lib/sock.h): the dummy address of RFC 7600, or one in the discard prefix of RFC 6666.
+// (bpf/lib/sock_ctx.h): the dummy address of RFC 7600, or one in the discard prefix of RFC 6666.
 func probed(addr netip.Addr) bool {
 	return addr == netip.AddrFrom4([4]byte{192, 0, 0, 8}) || netip.MustParsePrefix("100::/64").Contains(addr)
 }

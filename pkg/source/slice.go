@@ -18,7 +18,7 @@ func Slice(s *discoveryv1.EndpointSlice) *model.Slice {
 		return nil
 	}
 	p := &problems{}
-	checkOnly(p, s.Annotations, annotationWeight)
+	checkOnly(p, s.Annotations, kindSlice)
 	out := &model.Slice{
 		Name:    model.Name{Namespace: s.Namespace, Name: s.Name},
 		Service: owner,

@@ -49,6 +49,9 @@ func (p *problems) add(reason, format string, args ...any) {
 	p.list = append(p.list, model.Problem{Reason: reason, Message: fmt.Sprintf(format, args...)})
 }
 
+// count returns how many problems were recorded, listed or not.
+func (p *problems) count() int { return len(p.list) + p.more }
+
 // all returns the problems, or nil if there are none.
 func (p *problems) all() []model.Problem {
 	if p.more > 0 {

@@ -56,10 +56,10 @@ func (t Tick) Now() (uint32, error) {
 func (c *Clock) mark(word *uint32) (uint32, error) {
 	now, err := c.Now()
 	for err == nil {
-		told := now + kernelLagTicks
-		atomic.StoreUint32(word, told)
-		if now, err = c.Now(); err == nil && int32(now-told) <= 0 {
-			return told, nil
+		written := now + kernelLagTicks
+		atomic.StoreUint32(word, written)
+		if now, err = c.Now(); err == nil && int32(now-written) <= 0 {
+			return written, nil
 		}
 	}
 	return 0, err

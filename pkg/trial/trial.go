@@ -43,16 +43,16 @@ type Result struct {
 // ErrNoDevice is wrapped by the error of Try for a device that is not served.
 var ErrNoDevice = errors.New("no programs are attached to the device")
 
-// NotServed is the error for a device that is not served; nil if the user names none.
-func NotServed(name string) error {
+// NotAttached is the error for a device that is not served; nil if the user names none.
+func NotAttached(name string) error {
 	if name == "" {
 		return nil
 	}
 	return fmt.Errorf("try a packet: %s: %w", name, ErrNoDevice)
 }
 
-// FindServed returns the served device by which a packet comes in, nil if there is none.
-func FindServed(states []devices.State, p Packet) (*devices.State, error) {
+// FindAttached returns the served device by which a packet comes in, nil if there is none.
+func FindAttached(states []devices.State, p Packet) (*devices.State, error) {
 	index := -1
 	if p.Device == "" {
 		routes, err := netlink.RouteGet(p.Source.Addr().AsSlice())
@@ -65,7 +65,7 @@ func FindServed(states []devices.State, p Packet) (*devices.State, error) {
 		return s.TC != "" && (s.Index == index && !s.Tunnel || p.Device != "" && s.Name == p.Device)
 	})
 	if at < 0 {
-		return nil, NotServed(p.Device)
+		return nil, NotAttached(p.Device)
 	}
 	return &states[at], nil
 }
@@ -115,13 +115,13 @@ func (t *Trial) Run() (result Result, err error) {
 // and its own copy of any other map, including maps missing from this list.
 func readByTrial() []string {
 	return []string{"svcs", "slots", "backends", "src_ranges", "node_addrs", "snat_addrs", "device_macs", "cluster_nodes", "node_sources",
-		"tunnel", "nat_devices", "pods", "masq_skip", "pod_rates"}
+		"tunnel", "nat_devices", "pods", "masq_skip", "pod_rates", "policy_state", "policy_pods", "policy_peers", "policy_regions", "policy_views", "policy_decisions", "policy_runs"}
 }
 
 // rowsOfTrial are the sizes of the trial's own maps that need fewer rows than the live ones.
 func rowsOfTrial() map[string]uint32 {
 	const few = 1024
-	return map[string]uint32{"ct": few, "ct_pending": few, "affinity": few, "frags": few, "late": 1, "early_frames": 1, "events": few * 4}
+	return map[string]uint32{"ct": few, "ct_pending": few, "affinity": few, "frags": few, "policy_flows": few, "policy_shares": few, "policy_pending": few, "policy_denials": few, "early_slots": 1, "early_frames": 1, "events": few * 4}
 }
 
 func (t *Trial) close() error {

@@ -34,6 +34,8 @@ const (
 	// startTimeout is long enough for a machine busy with other tests; an idle one needs a few
 	// seconds.
 	startTimeout = 2 * time.Minute
+	// attemptTimeout bounds one question whether a program is ready: one that is asked while it starts may never answer.
+	attemptTimeout = 10 * time.Second
 )
 
 // Server is a kube-apiserver and its etcd.
@@ -253,7 +255,9 @@ func (s *Server) await(p *process, ask func(context.Context) error) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		err := ask(ctx)
+		attempt, done := context.WithTimeout(ctx, attemptTimeout)
+		err := ask(attempt)
+		done()
 		if err == nil {
 			return
 		}

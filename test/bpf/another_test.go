@@ -6,7 +6,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/test/rig"
 )
@@ -27,7 +26,7 @@ func TestForAnother(t *testing.T) {
 					row := rowOf(f.snat+":61000", f.pod+":8080", false)
 					row.Ifindex, row.Dmac, row.Seen = uint32(ifindex), [6]uint8{2, 0, 0, 0, 0, 1}, now-1
 					if ifindex == 0 {
-						row.Flags = uint8(bpf.MapsCtFlagCT_STACK)
+						row.Kind = uint8(maps.FlowLocal)
 					}
 					w.plant(t, w.maps.Ct, flowOf(from, f.node+":30080", tcp), row)
 				}

@@ -52,7 +52,7 @@ func askedCases() []askedCase {
 	return []askedCase{
 		{name: "asked in this tick", changed: -1, until: 1, taken: true},
 		{name: "asked before, and nothing changed since", seen: -3, changed: -4, until: 1, taken: true},
-		{name: "the agent vouches for this tick and no more", changed: -1, taken: true},
+		{name: "the lease holds for this tick and no more", changed: -1, taken: true},
 		{name: "changed in the tick in which it was asked", seen: -3, changed: -3, until: 1},
 		{name: "changed since", seen: -3, changed: -1, until: 1},
 		{name: "changed now", until: 1},
@@ -112,7 +112,7 @@ func (w *bareNode) begun(t *testing.T, f family, port int) bpf.MapsCtEntry {
 }
 
 // The kernel is asked once for many flows, and again after a change. The programs do not remember
-// that there is no way, and while the agent does not vouch they ask the kernel for every flow.
+// that there is no way, and while the agent does not renew the lease they ask the kernel for every flow.
 func TestAskedOnce(t *testing.T) {
 	rig.Root(t)
 	config := standardConfig()
@@ -134,7 +134,7 @@ func TestAskedOnce(t *testing.T) {
 					{name: "with one", known: true, changed: now - 1, until: now + 1, want: true},
 					{name: "without it again, of which nobody has heard", changed: now - 1, until: now + 1, want: true},
 					{name: "after that was told", changed: now, until: now + 1},
-					{name: "while nobody vouches", changed: now - 1, until: now - 1},
+					{name: "while nobody renews", changed: now - 1, until: now - 1},
 				} {
 					reach(step.known)
 					w.setRouteEpoch(t, step.changed, step.until)

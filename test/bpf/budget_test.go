@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/test/rig"
 )
@@ -64,7 +63,7 @@ func (w *bareNode) first(t *testing.T, f family, from string, changed int32) (pr
 	row.Ifindex, row.Dmac, row.Seen = 1, [6]uint8{2, 0, 0, 0, 0, 1}, now-2
 	row.SeqHi = 1 // the packets that follow have sequence number zero
 	if from == f.client {
-		row.Flags, row.Ifindex, row.Dmac = uint8(bpf.MapsCtFlagCT_STACK), 0, [6]uint8{}
+		row.Kind, row.Ifindex, row.Dmac = uint8(maps.FlowLocal), 0, [6]uint8{}
 	}
 	w.plant(t, w.maps.Ct, flowOf(request, answer, tcp), row)
 	return w.in, packet{from: request, to: answer, proto: tcp, flags: ack}.bytes()
@@ -82,7 +81,7 @@ func (w *bareNode) guarded(t *testing.T, f family, vip string, changed int32) (p
 	w.setRouteEpoch(t, now-9, now+1)
 	w.setRangeEpoch(t, now-2+uint32(changed))
 	row := rowOf(f.snat+":61002", f.pod+":8080", false)
-	row.Ifindex, row.Dmac, row.Seen, row.Flags = 1, [6]uint8{2, 0, 0, 0, 0, 1}, now-2, uint8(bpf.MapsCtFlagCT_GUARDED)
+	row.Ifindex, row.Dmac, row.Seen, row.Kind = 1, [6]uint8{2, 0, 0, 0, 0, 1}, now-2, maps.FlowHasRanges
 	row.SeqHi = 1 // the packets that follow have sequence number zero
 	w.plant(t, w.maps.Ct, flowOf(client, vip, tcp), row)
 	return w.in, packet{from: client, to: vip, proto: tcp, flags: ack}.bytes()
@@ -127,8 +126,12 @@ func openRoutes() []route {
 			w.bouncing(t, tcp, f.pod+":8080", f.snat+":61000", f.node+":30080", f.client+":4000", true)
 			return w.in, packet{from: f.pod + ":8080", to: f.snat + ":61000", proto: tcp, flags: ack}.bytes()
 		}},
-		{"open, answer from this node", func(_ *testing.T, w *bareNode, f family) (string, []byte) {
-			return w.out, packet{from: f.pod + ":8080", to: f.snat + ":61000", proto: tcp, flags: ack}.bytes()
+		{"open, answer from this node", func(t *testing.T, w *bareNode, f family) (string, []byte) {
+			from, to := f.pod+":8080", f.client+":4002"
+			row := rowOf(f.node+":30080", to, true)
+			row.Kind, row.Seen, row.SeqHi = uint8(maps.FlowLocal)|maps.FlowReply, w.tick(t, from, to), 1
+			w.plant(t, w.maps.Ct, flowOf(from, to, tcp), row)
+			return w.out, packet{from: from, to: to, proto: tcp, flags: ack}.bytes()
 		}},
 		{"open, no hops left", func(_ *testing.T, w *bareNode, f family) (string, []byte) {
 			return w.in, withTTL(request(f, 5), 1).bytes()
@@ -296,6 +299,7 @@ func TestBudgets(t *testing.T) {
 	}
 	for _, version := range []string{"v4", "v6"} {
 		have = append(have, spendPods(t, version, families()[version])...)
+		have = append(have, spendPolicies(t, version, families()[version])...)
 		have = append(have, spendOwn(t, version, families()[version])...)
 		have = append(have, spendTunnel(t, version, families()[version])...)
 	}

@@ -32,7 +32,7 @@ func (f family) serviceRange() (prefix, nobody string) {
 // What a pod sends to an address of Services where none has that port, or to one that none has, is
 // refused at once instead of leaving the node.
 func TestClusterIPNowhere(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
+	onNodeWithPods(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		pod, client, k := h.pods[0], h.addrs[0]+":1000", f.kinds()
 		prefix, nobody := f.serviceRange()
 		at := f.clusterIP()
@@ -83,7 +83,7 @@ func TestClusterIPNowhere(t *testing.T) {
 // What is for somebody is not refused: services, those that only clients outside may use, pods, the
 // node's own addresses, the ping of an address, and everything beyond the ranges.
 func TestClusterIPSomewhere(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
+	onNodeWithPods(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		pod, client := h.pods[0], h.addrs[0]+":1000"
 		prefix, nobody := f.serviceRange()
 		at := f.clusterIP()

@@ -30,7 +30,7 @@ func (w *bareNode) doom(t *testing.T, why uint32, limits *maps.FlowLimits) (dele
 		err := flows.Each(half, func(keys []maps.Flow, rows []maps.FlowRow) error {
 			var list []maps.Doomed
 			for i, key := range keys {
-				if rows[i].Flags&maps.FlowReply == 0 {
+				if rows[i].Kind&maps.FlowReply == 0 {
 					list = append(list, maps.Doomed{Request: key, Reply: maps.BackOf(key, &rows[i]), Why: why})
 				}
 			}

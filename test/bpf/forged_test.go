@@ -82,8 +82,8 @@ func TestForgedBackend(t *testing.T) {
 			g.reaches(t)
 			return
 		}
-		before := g.counted(t, "given-back")
-		if verdict, _ := g.run(t, g.in, frame); verdict == "drop" || g.counted(t, "given-back") != before+1 {
+		before := g.counted(t, "dsr-returned")
+		if verdict, _ := g.run(t, g.in, frame); verdict == "drop" || g.counted(t, "dsr-returned") != before+1 {
 			t.Errorf("%s, want it given back; counted: %v", verdict, g.reasons(t))
 		}
 		if open, half := g.rows(t); open+half != 0 {
@@ -106,9 +106,9 @@ func TestBackendLeaves(t *testing.T) {
 		next.flags, to.flags = ack, ack
 		g.unwrapped(t, "after", g.m.make(g.f.snat, pod, next.bytes()), to, "")
 		if g.m.name != "opt" {
-			before := g.counted(t, "given-back")
+			before := g.counted(t, "dsr-returned")
 			g.dialed.from = g.f.client + ":4001"
-			if verdict, _ := g.run(t, g.in, g.m.make(g.f.snat, pod, g.dialed.bytes())); verdict == "drop" || g.counted(t, "given-back") != before+1 {
+			if verdict, _ := g.run(t, g.in, g.m.make(g.f.snat, pod, g.dialed.bytes())); verdict == "drop" || g.counted(t, "dsr-returned") != before+1 {
 				t.Errorf("a new flow: %s, want it given back; counted: %v", verdict, g.reasons(t))
 			}
 		}

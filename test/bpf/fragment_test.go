@@ -174,7 +174,7 @@ func TestTornWithoutPorts(t *testing.T) {
 			if err != nil || !ok {
 				t.Fatal(ok, err)
 			}
-			row.Flags ^= flags
+			row.Kind ^= flags
 			row.Checksum++
 			if err := w.maps.CtPending.Put(&flow, &row); err != nil {
 				t.Fatal(err)
@@ -200,7 +200,7 @@ func TestTornWithoutPorts(t *testing.T) {
 			aboutRequest := message{from: host(f.pod), to: host(f.client), kind: f.kinds().unreachable, body: quoted(packet{from: client, to: pod, proto: udp}, 8), ttl: 64}
 			drops("error about a request", w.out, aboutRequest.bytes())
 		}
-		tear(flowOf(client, node, udp), maps.FlowInside)
+		tear(flowOf(client, node, udp), uint8(maps.FlowPod))
 		drops("request", w.in, request.bytes())
 		drops("fragment of a request", w.in, there[1].bytes())
 		drops("error about an answer", w.in, aboutAnswer.bytes())

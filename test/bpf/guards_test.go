@@ -41,7 +41,7 @@ func guardCases() []guardCase {
 		{"a change is under way", -1, 1 << 30, 3, true},
 		{"a change is under way for long, and it is not used for long", -1 << 20, 1<<30 - 1<<20, 3, true},
 		{"changed, but it was judged in this tick", 0, 1, 3, false},
-		{"the agent vouches for this tick and no more", -1, -2, 0, false},
+		{"the lease holds for this tick and no more", -1, -2, 0, false},
 		{"the agent is away since a moment", -1, -2, -1, true},
 		{"the agent is away for long", -1, -1 << 20, -1 << 20, true},
 		{"the agent is away, but it was judged in this tick", 0, -2, -1, false},
@@ -67,8 +67,8 @@ func (w *bareNode) guardedEnds(f family) (list []guardedEnd) {
 		if program == "" {
 			return
 		}
-		row.Flags |= uint8(bpf.MapsCtFlagCT_GUARDED) | flags
-		if flags&uint8(bpf.MapsCtFlagCT_STACK) == 0 {
+		row.Kind |= maps.FlowHasRanges | flags
+		if maps.FlowKindOf(flags) != maps.FlowLocal {
 			row.Ifindex, row.Dmac = 1, [6]uint8{2, 0, 0, 0, 0, 1}
 		}
 		p := packet{from: from, to: to, proto: udp}
@@ -80,19 +80,19 @@ func (w *bareNode) guardedEnds(f family) (list []guardedEnd) {
 	}
 	add("a request", w.in, client, vip, rowOf(snat, pod, false), 0)
 	add("an answer", w.in, pod, snat, rowOf(vip, client, true), 0)
-	add("a request to this node", w.in, client, vip, rowOf(client, pod, false), uint8(bpf.MapsCtFlagCT_STACK))
-	add("an answer of this node", w.out, pod, client, rowOf(vip, client, true), uint8(bpf.MapsCtFlagCT_STACK))
+	add("a request to this node", w.in, client, vip, rowOf(client, pod, false), uint8(maps.FlowLocal))
+	add("an answer of this node", w.out, pod, client, rowOf(vip, client, true), uint8(maps.FlowLocal))
 	for _, m := range wrappings() {
 		row := rowOf(snat, pod, false)
-		add("begun by "+m.name, w.in, client, vip, row, maps.DirectFlags(m.mode))
+		add("begun by "+m.name, w.in, client, vip, row, uint8(maps.FlowDSR)+m.mode)
 		row.State = uint8(bpf.MapsCtStateCT_OPEN)
-		add("a request by "+m.name, w.in, client, vip, row, maps.DirectFlags(m.mode))
+		add("a request by "+m.name, w.in, client, vip, row, uint8(maps.FlowDSR)+m.mode)
 	}
 	return list
 }
 
 // The programs look for a client in the ranges with the first packet of a tick, unless the agent
-// vouches that nobody changed the ranges since the previous packet. While the flow is not
+// has renewed its lease on the ranges since the previous packet. While the flow is not
 // established they look with every packet, except for a flow whose backend answers directly, once
 // the client has sent more.
 func TestRangesAreChecked(t *testing.T) {
@@ -107,7 +107,7 @@ func TestRangesAreChecked(t *testing.T) {
 				w.setRouteEpoch(t, now-1<<20-9, now+uint32(tt.until))
 				w.setRangeEpoch(t, now+uint32(tt.changed))
 				for _, m := range []*ebpf.Map{w.maps.Ct, w.maps.CtPending} {
-					half, direct := m == w.maps.CtPending, end.row.Flags&maps.DirectMask != 0
+					half, direct := m == w.maps.CtPending, maps.FlowKindOf(end.row.Kind).IsDSR()
 					if direct && !half {
 						continue // it has no row there
 					}

@@ -28,10 +28,10 @@ func (w *bareNode) tally(t *testing.T) (tally bpf.MapsEarlyTally) {
 // waits returns the bytes of the fragments that wait.
 func (w *bareNode) waits(t *testing.T) (list [][]byte) {
 	t.Helper()
-	for i := range w.maps.Late.MaxEntries() {
-		var row bpf.MapsLate
+	for i := range w.maps.EarlySlots.MaxEntries() {
+		var row bpf.MapsEarlySlot
 		var frame bpf.MapsEarlyFrame
-		if err := w.maps.Late.Lookup(i, &row); err != nil {
+		if err := w.maps.EarlySlots.Lookup(i, &row); err != nil {
 			t.Fatal(err)
 		}
 		if row.Len == 0 {
@@ -222,13 +222,13 @@ const most = 256
 // ageLate makes waiting fragments older.
 func (w *bareNode) ageLate(t *testing.T, ticks uint32) {
 	t.Helper()
-	for i := range w.maps.Late.MaxEntries() {
-		var row bpf.MapsLate
-		if err := w.maps.Late.Lookup(i, &row); err != nil {
+	for i := range w.maps.EarlySlots.MaxEntries() {
+		var row bpf.MapsEarlySlot
+		if err := w.maps.EarlySlots.Lookup(i, &row); err != nil {
 			t.Fatal(err)
 		}
 		row.Seen -= ticks
-		if err := w.maps.Late.Put(i, &row); err != nil {
+		if err := w.maps.EarlySlots.Put(i, &row); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -63,19 +63,19 @@ func plainRows(from, to string, now uint32) map[string]bpf.MapsCtEntry {
 		list[name] = row
 	}
 	add("back where it came from", func(*bpf.MapsCtEntry) {})
-	add("a reply", func(r *bpf.MapsCtEntry) { r.Flags = uint8(bpf.MapsCtFlagCT_REPLY) })
-	add("into the stack", func(r *bpf.MapsCtEntry) { r.Ifindex, r.Flags = 0, uint8(bpf.MapsCtFlagCT_STACK) })
+	add("a reply", func(r *bpf.MapsCtEntry) { r.Kind = maps.FlowReply })
+	add("into the stack", func(r *bpf.MapsCtEntry) { r.Ifindex, r.Kind = 0, uint8(maps.FlowLocal) })
 	add("elsewhere", func(r *bpf.MapsCtEntry) { r.Ifindex = 99 })
 	add("without a neighbor", func(r *bpf.MapsCtEntry) { r.Dmac = [6]uint8{} })
 	add("with a neighbor of few bits", func(r *bpf.MapsCtEntry) { r.Dmac = [6]uint8{0, 0, 0, 0, 0, 1} })
 	add("closing", func(r *bpf.MapsCtEntry) { r.State = uint8(bpf.MapsCtStateCT_CLOSING) })
 	add("reset", func(r *bpf.MapsCtEntry) { r.State = uint8(bpf.MapsCtStateCT_RESET) })
-	add("guarded", func(r *bpf.MapsCtEntry) { r.Flags = uint8(bpf.MapsCtFlagCT_GUARDED) })
+	add("guarded", func(r *bpf.MapsCtEntry) { r.Kind = maps.FlowHasRanges })
 	add("guarded, not used in this tick", func(r *bpf.MapsCtEntry) {
-		r.Flags, r.Seen = uint8(bpf.MapsCtFlagCT_GUARDED), now-1
+		r.Kind, r.Seen = maps.FlowHasRanges, now-1
 	})
 	add("a guarded reply, not used in this tick", func(r *bpf.MapsCtEntry) {
-		r.Flags, r.Seen = uint8(bpf.MapsCtFlagCT_GUARDED|bpf.MapsCtFlagCT_REPLY), now-1
+		r.Kind, r.Seen = maps.FlowHasRanges|maps.FlowReply, now-1
 	})
 	add("not used in this tick", func(r *bpf.MapsCtEntry) { r.Seen = now - 1 })
 	add("not used since ways changed", func(r *bpf.MapsCtEntry) { r.Seen = now - 9 })
@@ -220,10 +220,10 @@ func (w *bareNode) compareWays(t *testing.T, long *bareNode, f family, proto byt
 func directRows(mode uint8, from, to string, now uint32) map[string]bpf.MapsCtEntry {
 	list := map[string]bpf.MapsCtEntry{}
 	for name, row := range plainRows(from, to, now) {
-		if row.Flags&uint8(bpf.MapsCtFlagCT_REPLY|bpf.MapsCtFlagCT_STACK) != 0 {
+		if row.Kind != 0 {
 			continue
 		}
-		row.Flags |= maps.DirectFlags(mode)
+		row.Kind |= uint8(maps.FlowDSR) + mode
 		list[name] = row
 	}
 	row := list["back where it came from"]
@@ -231,7 +231,7 @@ func directRows(mode uint8, from, to string, now uint32) map[string]bpf.MapsCtEn
 	list["begun"] = row
 	row.State = uint8(bpf.MapsCtStateCT_ANSWERED)
 	list["left to tc"] = row
-	row.State, row.Flags = uint8(bpf.MapsCtStateCT_OPEN), 0
+	row.State, row.Kind = uint8(bpf.MapsCtStateCT_OPEN), 0
 	list["not answered by its backend"] = row
 	return list
 }
@@ -266,7 +266,7 @@ func (w *bareNode) compareDirect(t *testing.T, long *bareNode, f family, m wrapp
 	}
 	flow := flowOf(from, to, proto)
 	for name, row := range directRows(m.mode, source, f.pod+":8080", now) {
-		if m.name == "opt" || row.Flags&maps.DirectFlags(m.mode) == 0 {
+		if m.name == "opt" || maps.FlowKindOf(row.Kind) != maps.FlowDSR+maps.FlowKind(m.mode) {
 			row.AddrDiff, row.PortDiff = differences(flow, row)
 		}
 		for _, kind := range slices.Sorted(stdmaps.Keys(packets)) {

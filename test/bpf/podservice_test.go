@@ -28,9 +28,9 @@ func (f family) clusterIP() string {
 	return map[bool]string{true: "[fd03::10]", false: "10.96.0.10"}[f.any == "[::]"]
 }
 
-// inside runs a story on a node with two pods whose pods send packets to services, past the stack and through
+// onNodeWithPods runs a story on a node with two pods whose pods send packets to services, past the stack and through
 // it.
-func inside(t *testing.T, masquerade uint16, story func(t *testing.T, h *routerTwoPods, f family)) {
+func onNodeWithPods(t *testing.T, masquerade uint16, story func(t *testing.T, h *routerTwoPods, f family)) {
 	t.Helper()
 	rig.Root(t)
 	for name, f := range families() {
@@ -103,7 +103,7 @@ func (h *routerTwoPods) converse(t *testing.T, f family, to end, client, fronten
 // A pod's packets to a service reach its backend, wherever that is, and the answers come from the
 // service's address, even if the pod is the backend itself, which then sees the node as its client.
 func TestPodService(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
+	onNodeWithPods(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		for i, to := range h.ends(f) {
 			for j, proto := range []byte{tcp, udp, sctp} {
 				frontend, backend := addrPort(f.clusterIP(), 80+10*i+j), addrPort(to.addr, 8080)
@@ -120,7 +120,7 @@ func TestPodService(t *testing.T) {
 // A pod reaches every frontend of a service, whether it is open to clients outside and whatever the
 // policy for them.
 func TestPodServiceFrontends(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
+	onNodeWithPods(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		to := h.ends(f)[1]
 		for i, c := range []struct {
 			row, dialed string
@@ -152,7 +152,7 @@ func TestPodServiceFrontends(t *testing.T) {
 // A client without a backend is told so, and counted; but it is told nothing where only a policy
 // keeps it from one.
 func TestPodServiceRefused(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
+	onNodeWithPods(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		pod, at := h.pods[0], f.clusterIP()
 		reset := func(frame []byte) []byte { copy(frame, pod.macs(false)); return frame }
 		h.service(t, at+":80", tcp, maps.ClusterIP, "", false)
@@ -189,7 +189,7 @@ func TestPodServiceRefused(t *testing.T) {
 
 // Two services may share a backend: the pod's port is then replaced by a port of the node's.
 func TestPodServiceShared(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
+	onNodeWithPods(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		ports := map[string]bool{}
 		for i := range 3 {
 			frontend, backend := addrPort(f.clusterIP(), 80+i), h.addrs[1]+":8080"
@@ -212,7 +212,7 @@ func TestPodServiceShared(t *testing.T) {
 
 // A backend that has no route to pods sees the node, and its answers still come from the service.
 func TestPodServiceMasqueraded(t *testing.T) {
-	inside(t, 1, func(t *testing.T, h *routerTwoPods, f family) {
+	onNodeWithPods(t, 1, func(t *testing.T, h *routerTwoPods, f family) {
 		for i, proto := range []byte{tcp, udp} {
 			frontend, backend := addrPort(f.clusterIP(), 80+i), f.client+":8080"
 			h.service(t, frontend, proto, maps.ClusterIP, backend, false)
@@ -224,7 +224,7 @@ func TestPodServiceMasqueraded(t *testing.T) {
 
 // ICMP errors reach the sender of what they quote, quoting it as it was sent.
 func TestPodServiceErrors(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
+	onNodeWithPods(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		k := f.kinds()
 		for i, to := range h.ends(f) {
 			frontend, backend := addrPort(f.clusterIP(), 80+i), to.addr+":8080"
@@ -281,7 +281,7 @@ func (w *wire) wantICMP(t *testing.T, what string, m message) {
 
 // An address of a service answers a pod's ping, if it is configured to.
 func TestPodServiceEcho(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
+	onNodeWithPods(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		k := f.kinds()
 		h.service(t, f.clusterIP()+":80", tcp, maps.ClusterIP, h.addrs[1]+":8080", true)
 		addr := netip.MustParseAddr(host(f.clusterIP()))
@@ -297,7 +297,7 @@ func TestPodServiceEcho(t *testing.T) {
 
 // Fragmented datagrams are translated completely, in both directions.
 func TestPodServiceFragments(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
+	onNodeWithPods(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		for i, to := range h.ends(f) {
 			frontend, backend := addrPort(f.clusterIP(), 80+i), to.addr+":8080"
 			h.service(t, frontend, udp, maps.ClusterIP, backend, to.what != "on another node")
@@ -333,7 +333,7 @@ func TestPodServiceFragments(t *testing.T) {
 // Nobody else gets at the flow of a pod: not by sending as the pod, nor by sending as its backend
 // what the backend did not send.
 func TestPodServiceHostile(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
+	onNodeWithPods(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		frontend, backend := f.clusterIP()+":80", f.client+":8080"
 		h.service(t, frontend, tcp, maps.ClusterIP, backend, false)
 		there := packet{from: h.addrs[0] + ":1000", to: frontend, proto: tcp, flags: syn, seq: 7}
@@ -366,7 +366,7 @@ func TestPodServiceHostile(t *testing.T) {
 
 // A monitor gets an event for the choice of a backend and for a refusal, with the pod's device.
 func TestPodServiceEvents(t *testing.T) {
-	inside(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
+	onNodeWithPods(t, 0, func(t *testing.T, h *routerTwoPods, f family) {
 		events := h.events(t, maps.Watch{Reasons: everything})
 		h.service(t, f.clusterIP()+":80", udp, maps.ClusterIP, f.client+":8080", false)
 		h.service(t, f.clusterIP()+":81", udp, maps.ClusterIP, "", false)

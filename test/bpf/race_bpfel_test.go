@@ -52,11 +52,11 @@ const (
 	RaceMapDsrHints        = "dsr_hints"
 	RaceMapEarlyFrames     = "early_frames"
 	RaceMapEarlyMarks      = "early_marks"
+	RaceMapEarlySlots      = "early_slots"
 	RaceMapEarlyTally      = "early_tally"
 	RaceMapEvents          = "events"
 	RaceMapFibCache        = "fib_cache"
 	RaceMapFrags           = "frags"
-	RaceMapLate            = "late"
 	RaceMapLruStats        = "lru_stats"
 	RaceMapMasqSkip        = "masq_skip"
 	RaceMapNames           = "names"
@@ -70,6 +70,18 @@ const (
 	RaceMapPodPaces        = "pod_paces"
 	RaceMapPodRates        = "pod_rates"
 	RaceMapPods            = "pods"
+	RaceMapPolicyDecisions = "policy_decisions"
+	RaceMapPolicyDenials   = "policy_denials"
+	RaceMapPolicyFlows     = "policy_flows"
+	RaceMapPolicyPeers     = "policy_peers"
+	RaceMapPolicyPending   = "policy_pending"
+	RaceMapPolicyPods      = "policy_pods"
+	RaceMapPolicyRegions   = "policy_regions"
+	RaceMapPolicyRuns      = "policy_runs"
+	RaceMapPolicyShares    = "policy_shares"
+	RaceMapPolicyState     = "policy_state"
+	RaceMapPolicyViews     = "policy_views"
+	RaceMapPolicyWork      = "policy_work"
 	RaceMapRaceSteps       = "race_steps"
 	RaceMapRangeEpochs     = "range_epochs"
 	RaceMapRouteEpoch      = "route_epoch"
@@ -167,11 +179,11 @@ type RaceMapSpecs struct {
 	DsrHints        *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.MapSpec `ebpf:"early_marks"`
+	EarlySlots      *ebpf.MapSpec `ebpf:"early_slots"`
 	EarlyTally      *ebpf.MapSpec `ebpf:"early_tally"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	FibCache        *ebpf.MapSpec `ebpf:"fib_cache"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
-	Late            *ebpf.MapSpec `ebpf:"late"`
 	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
@@ -185,6 +197,18 @@ type RaceMapSpecs struct {
 	PodPaces        *ebpf.MapSpec `ebpf:"pod_paces"`
 	PodRates        *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods            *ebpf.MapSpec `ebpf:"pods"`
+	PolicyDecisions *ebpf.MapSpec `ebpf:"policy_decisions"`
+	PolicyDenials   *ebpf.MapSpec `ebpf:"policy_denials"`
+	PolicyFlows     *ebpf.MapSpec `ebpf:"policy_flows"`
+	PolicyPeers     *ebpf.MapSpec `ebpf:"policy_peers"`
+	PolicyPending   *ebpf.MapSpec `ebpf:"policy_pending"`
+	PolicyPods      *ebpf.MapSpec `ebpf:"policy_pods"`
+	PolicyRegions   *ebpf.MapSpec `ebpf:"policy_regions"`
+	PolicyRuns      *ebpf.MapSpec `ebpf:"policy_runs"`
+	PolicyShares    *ebpf.MapSpec `ebpf:"policy_shares"`
+	PolicyState     *ebpf.MapSpec `ebpf:"policy_state"`
+	PolicyViews     *ebpf.MapSpec `ebpf:"policy_views"`
+	PolicyWork      *ebpf.MapSpec `ebpf:"policy_work"`
 	RaceSteps       *ebpf.MapSpec `ebpf:"race_steps"`
 	RangeEpochs     *ebpf.MapSpec `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.MapSpec `ebpf:"route_epoch"`
@@ -252,11 +276,11 @@ type RaceMaps struct {
 	DsrHints        *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.Map `ebpf:"early_marks"`
+	EarlySlots      *ebpf.Map `ebpf:"early_slots"`
 	EarlyTally      *ebpf.Map `ebpf:"early_tally"`
 	Events          *ebpf.Map `ebpf:"events"`
 	FibCache        *ebpf.Map `ebpf:"fib_cache"`
 	Frags           *ebpf.Map `ebpf:"frags"`
-	Late            *ebpf.Map `ebpf:"late"`
 	LruStats        *ebpf.Map `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.Map `ebpf:"masq_skip"`
 	Names           *ebpf.Map `ebpf:"names"`
@@ -270,6 +294,18 @@ type RaceMaps struct {
 	PodPaces        *ebpf.Map `ebpf:"pod_paces"`
 	PodRates        *ebpf.Map `ebpf:"pod_rates"`
 	Pods            *ebpf.Map `ebpf:"pods"`
+	PolicyDecisions *ebpf.Map `ebpf:"policy_decisions"`
+	PolicyDenials   *ebpf.Map `ebpf:"policy_denials"`
+	PolicyFlows     *ebpf.Map `ebpf:"policy_flows"`
+	PolicyPeers     *ebpf.Map `ebpf:"policy_peers"`
+	PolicyPending   *ebpf.Map `ebpf:"policy_pending"`
+	PolicyPods      *ebpf.Map `ebpf:"policy_pods"`
+	PolicyRegions   *ebpf.Map `ebpf:"policy_regions"`
+	PolicyRuns      *ebpf.Map `ebpf:"policy_runs"`
+	PolicyShares    *ebpf.Map `ebpf:"policy_shares"`
+	PolicyState     *ebpf.Map `ebpf:"policy_state"`
+	PolicyViews     *ebpf.Map `ebpf:"policy_views"`
+	PolicyWork      *ebpf.Map `ebpf:"policy_work"`
 	RaceSteps       *ebpf.Map `ebpf:"race_steps"`
 	RangeEpochs     *ebpf.Map `ebpf:"range_epochs"`
 	RouteEpoch      *ebpf.Map `ebpf:"route_epoch"`
@@ -305,11 +341,11 @@ func (m *RaceMaps) Close() error {
 		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
+		m.EarlySlots,
 		m.EarlyTally,
 		m.Events,
 		m.FibCache,
 		m.Frags,
-		m.Late,
 		m.LruStats,
 		m.MasqSkip,
 		m.Names,
@@ -323,6 +359,18 @@ func (m *RaceMaps) Close() error {
 		m.PodPaces,
 		m.PodRates,
 		m.Pods,
+		m.PolicyDecisions,
+		m.PolicyDenials,
+		m.PolicyFlows,
+		m.PolicyPeers,
+		m.PolicyPending,
+		m.PolicyPods,
+		m.PolicyRegions,
+		m.PolicyRuns,
+		m.PolicyShares,
+		m.PolicyState,
+		m.PolicyViews,
+		m.PolicyWork,
 		m.RaceSteps,
 		m.RangeEpochs,
 		m.RouteEpoch,

@@ -344,7 +344,7 @@ func (r *races) wantOrder(t *testing.T, what string) (open, half map[bpf.MapsFlo
 		if reply, ok := open[back]; !ok || maps.BackOf(back, &reply) != flow {
 			t.Errorf("%s: only one of two rows is established", what)
 		}
-		if other, ok := half[flow]; ok && row.Flags&maps.FlowReply != 0 && maps.BackOf(flow, &other) != back {
+		if other, ok := half[flow]; ok && row.Kind&maps.FlowReply != 0 && maps.BackOf(flow, &other) != back {
 			t.Errorf("%s: a port has two flows", what)
 		}
 	}

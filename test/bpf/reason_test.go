@@ -133,8 +133,8 @@ func (w *bareNode) fill(t *testing.T) {
 // Every reason is counted for something; one that is not should not exist.
 func TestEveryReason(t *testing.T) {
 	// Counted by the socket programs; and see direct_test.go, proxy_test.go, edt_test.go,
-	// pair_test.go, forged_test.go, tunnel_test.go, source_test.go, clusterip_test.go.
-	elsewhere := []string{"none", "no-memory", "node-port", "stray", "given-back", "no-ports", "no-proxy", "extensions", "horizon", "jam", "forged", "tunnel-port", "tunnel-source", "pod-source", "no-service"}
+	// pair_test.go, forged_test.go, tunnel_test.go, source_test.go, clusterip_test.go, policy_test.go.
+	elsewhere := []string{"none", "no-memory", "node-port", "stray", "dsr-returned", "no-ports", "no-proxy", "extensions", "horizon", "jam", "forged", "tunnel-port", "tunnel-source", "pod-source", "no-service", "policy", "policy-audit"}
 	for _, s := range frames() { // at the devices of pods
 		elsewhere = append(elsewhere, s.want)
 	}

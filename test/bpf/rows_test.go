@@ -36,7 +36,7 @@ func rowOf(from, to string, reply bool) bpf.MapsCtEntry {
 	flow := flowOf(from, to, 0)
 	row := bpf.MapsCtEntry{Saddr: flow.Saddr, Daddr: flow.Daddr, Sport: flow.Sport, Dport: flow.Dport}
 	if reply {
-		row.Flags = uint8(bpf.MapsCtFlagCT_REPLY)
+		row.Kind = maps.FlowReply
 	}
 	return row
 }

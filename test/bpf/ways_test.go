@@ -29,7 +29,7 @@ func waysCases() []waysCase {
 		{name: "changed now", seen: -1, changed: 0, until: 3, asks: true},
 		{name: "changed, and the kernel may still be at it", seen: -1, changed: 1, until: 3, asks: true},
 		{name: "changed, but it has asked in this tick", seen: 0, changed: 1, until: 3},
-		{name: "the agent vouches for this tick and no more", seen: -1, changed: -2, until: 0},
+		{name: "the lease holds for this tick and no more", seen: -1, changed: -2, until: 0},
 		{name: "the agent is away since a moment", seen: -1, changed: -2, until: -1, asks: true},
 		{name: "the agent is away for long", seen: -1, changed: -1 << 20, until: -1 << 20, asks: true},
 		{name: "the agent is away, but it has asked in this tick", seen: 0, changed: -2, until: -1},

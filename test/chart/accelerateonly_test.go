@@ -92,12 +92,12 @@ func TestRightsOfAccelerateOnly(t *testing.T) {
 func TestServerOfAccelerateOnly(t *testing.T) {
 	t.Parallel()
 	for host, want := range map[string]bool{"auto": false, "192.0.2.1": true} {
-		told := false
+		hasServer := false
 		for _, env := range named(t, daemonSet(t, alone, at("k8sServiceHost", host)).Spec.Template.Spec.Containers, "agent").Env {
-			told = told || env.Name == "KUBERNETES_SERVICE_HOST" && env.Value == host
+			hasServer = hasServer || env.Name == "KUBERNETES_SERVICE_HOST" && env.Value == host
 		}
-		if told != want {
-			t.Errorf("k8sServiceHost %s: the agent is told an API server: %v", host, told)
+		if hasServer != want {
+			t.Errorf("k8sServiceHost %s: the agent is told an API server: %v", host, hasServer)
 		}
 	}
 }

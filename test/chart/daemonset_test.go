@@ -290,7 +290,7 @@ func pastTCP(t *testing.T) int64 {
 func TestNames(t *testing.T) {
 	t.Parallel()
 	all := render(t, at("nameOverride", "net"), at("serviceAccount.annotations", values{"example.com/role": "agent"}))
-	set, account := the[*appsv1.DaemonSet](t, all), the[*corev1.ServiceAccount](t, all)
+	set, account := the[*appsv1.DaemonSet](t, all), the[*corev1.ServiceAccount](t, ofAgent(all))
 	if set.Name != "fairlead-net" || set.Labels["app.kubernetes.io/name"] != "net" || set.Spec.Selector.MatchLabels["app.kubernetes.io/name"] != "net" {
 		t.Errorf("DaemonSet %s, labels %v, selector %v", set.Name, set.Labels, set.Spec.Selector)
 	}

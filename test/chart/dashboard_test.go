@@ -80,6 +80,24 @@ func board() []struct {
 			}},
 			{"Routes to other nodes", "none", [][2]string{{"{{instance}}", `fairlead_fabric_routes{$i}`}}},
 		}},
+		{"Policies", []view{
+			{"Not in force", "none", [][2]string{
+				{"{{instance}} as they were", `fairlead_policy_in_force{$i} == 0`}, {"{{instance}} over quota", `fairlead_policy_refused_namespaces{$i} > 0`},
+			}},
+			{"From a change to its being in force", "s", [][2]string{
+				{"median", `histogram_quantile(0.5, sum by (le) (rate(fairlead_policy_update_duration_seconds_bucket{$i}[5m])))`},
+				{"99 in 100", `histogram_quantile(0.99, sum by (le) (rate(fairlead_policy_update_duration_seconds_bucket{$i}[5m])))`},
+				{"oldest that waits at {{instance}}", `fairlead_policy_oldest_change_age_seconds{$i} > 0`},
+			}},
+			{"Changes, and errors", "none", [][2]string{
+				{"{{instance}}", `increase(fairlead_policy_updates_total{$i}[5m])`}, {"{{instance}} errors", `increase(fairlead_policy_errors_total{$i}[5m]) > 0`},
+			}},
+			{"Rows in use", "percentunit", [][2]string{{"{{instance}} {{map}}", `fairlead_map_pressure_ratio{$i,map=~"policy_.*"}`}}},
+			{"Packets denied", "pps", [][2]string{{"{{instance}} {{outcome}}", `sum by (instance, outcome) (rate(fairlead_policy_denied_packets_total{$i}[5m]))`}}},
+			{"Policies that have denied most", "none", [][2]string{{"{{policy}} {{direction}}", `topk(10, sum by (policy, direction) (fairlead_policy_denials{$i}))`}}},
+			{"Policies", "none", [][2]string{{"{{kind}}", `max by (kind) (fairlead_policy_objects{$i})`}, {"rules at {{instance}}", `fairlead_policy_rules{$i}`}}},
+			{"Pods that policies are about", "none", [][2]string{{"{{instance}}", `fairlead_policy_pods{$i}`}}},
+		}},
 	}
 }
 

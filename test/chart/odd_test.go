@@ -22,7 +22,7 @@ func starts(t *testing.T, options map[string]string) error {
 	if _, err := devices.ParseFilter(cfg.Devices); err != nil {
 		return err
 	}
-	if _, err := datapath.ParseReach(cfg.NodePortAddresses); err != nil {
+	if _, err := datapath.ParseNodePortAddrs(cfg.NodePortAddresses); err != nil {
 		return err
 	}
 	if _, err := source.ParseSelector(cfg.AccelerateSelector); err != nil {
@@ -66,8 +66,8 @@ func TestOddValues(t *testing.T) {
 		"quota.service":        {"slots=1", "slots=0", "slots=01", "slots=999999999", "slots=1000000000", "slot=1", "slots", "", "slots=1,", "slots=1,hosted=2", "slots=1,slots=2", "slots=1 ", "slots=1\n", "slots=-1"},
 	}
 	for _, form := range forms(t) {
-		told := slices.ContainsFunc(form.Values, func(path string) bool { return option[path] != "" })
-		if told && !slices.ContainsFunc(form.Values, func(path string) bool { return all[path] != nil }) {
+		isSet := slices.ContainsFunc(form.Values, func(path string) bool { return option[path] != "" })
+		if isSet && !slices.ContainsFunc(form.Values, func(path string) bool { return all[path] != nil }) {
 			t.Errorf("the test has no odd value for %q", form.Values)
 		}
 	}

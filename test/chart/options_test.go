@@ -162,7 +162,7 @@ func TestDefaultsOfTheChart(t *testing.T) {
 			differs[origin.Name] = origin.Value
 		}
 	}
-	want := map[string]string{"pod-network": "main", "routing": "vxlan", "cni-conf-dir": "/host/etc/cni/net.d"}
+	want := map[string]string{"pod-network": "main", "policies": "enforce", "routing": "vxlan", "cni-conf-dir": "/host/etc/cni/net.d"}
 	if diff := cmp.Diff(want, differs); diff != "" {
 		t.Errorf("differences from the agent's defaults (-want +have):\n%s", diff)
 	}
@@ -179,6 +179,8 @@ func TestValuesTogether(t *testing.T) {
 		{"snat", []values{at("loadBalancer.dsrDispatch", "opt")}, map[string]string{"dsr": "off"}},
 		{"dsr", []values{at("loadBalancer.mode", "dsr")}, map[string]string{"dsr": "ipip"}},
 		{"another plugin first", []values{at("podNetwork", "chained")}, map[string]string{"pod-network": "chained", "routing": "-", "cni-conf-dir": "-"}},
+		{"another plugin's policies", []values{at("podNetwork", "chained")}, map[string]string{"policies": "-"}},
+		{"policies off", []values{at("policies", "off")}, map[string]string{"policies": "off"}},
 		{"another plugin alone", []values{at("podNetwork", "off")}, map[string]string{"pod-network": "off", "routing": "-", "cni-conf-dir": "-"}},
 		{"best effort", nil, map[string]string{"xdp": "auto", "devices": "auto", "snat-ports": "-", "conntrack-max": "-", "opt-out-meshes": "-"}},
 		{"one device", []values{at("devices", "eth0")}, map[string]string{"devices": "eth0"}},

@@ -53,7 +53,7 @@ func TestPackage(t *testing.T) {
 				t.Errorf("the chart installs %s, want %s", m[1], tt.image)
 			}
 		}
-		if len(found) != 3 {
+		if len(found) != 4 {
 			t.Errorf("%d containers have an image", len(found))
 		}
 		versions := regexp.MustCompile(`(?m)^ +(image|helm\.sh/chart|app\.kubernetes\.io/version): .*$`)

@@ -16,7 +16,7 @@ import (
 // rights returns what the ClusterRole allows, sorted.
 func rights(t *testing.T, all []manifest) (have []string) {
 	t.Helper()
-	for _, rule := range the[*rbacv1.ClusterRole](t, all).Rules {
+	for _, rule := range the[*rbacv1.ClusterRole](t, ofAgent(all)).Rules {
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
 				for _, verb := range rule.Verbs {
@@ -35,8 +35,9 @@ func TestRights(t *testing.T) {
 	t.Parallel()
 	all := render(t)
 	have := rights(t, all)
-	want := []string{"create /events", "list networking.k8s.io/networkpolicies", "patch /nodes", "patch /nodes/status"}
-	for _, of := range []string{"/services", "/nodes", "/namespaces", "/pods", "discovery.k8s.io/endpointslices", "networking.k8s.io/servicecidrs"} {
+	want := []string{"create /events", "patch /nodes", "patch /nodes/status"}
+	for _, of := range []string{"/services", "/nodes", "/namespaces", "/pods", "discovery.k8s.io/endpointslices", "networking.k8s.io/servicecidrs",
+		"networking.k8s.io/networkpolicies", "policy.networking.k8s.io/clusternetworkpolicies"} {
 		want = append(want, "get "+of, "list "+of, "watch "+of)
 	}
 	slices.Sort(want)
@@ -49,18 +50,30 @@ func TestRights(t *testing.T) {
 			t.Errorf("rights with podNetwork %s: %v", mode, have)
 		}
 	}
+	// Agents that enforce no policies may count NetworkPolicies, and not read others.
+	for _, given := range []values{at("policies", "off"), at("podNetwork", "chained"), at("podNetwork", "off")} {
+		var rest []string
+		for _, right := range rights(t, render(t, given)) {
+			if strings.HasSuffix(right, "networkpolicies") {
+				rest = append(rest, right)
+			}
+		}
+		if !slices.Equal(rest, []string{"list networking.k8s.io/networkpolicies"}) {
+			t.Errorf("with %v, rights about policies: %v", given, rest)
+		}
+	}
 	// Agents that do not use an optional API may not read it.
 	want = append(want, "get fairlead.io/socketaccelerations", "list fairlead.io/socketaccelerations", "watch fairlead.io/socketaccelerations")
 	slices.Sort(want)
 	if diff := cmp.Diff(want, rights(t, render(t, at("sockmap.enabled", true)))); diff != "" {
 		t.Errorf("rights where connections may go past TCP (-want +have):\n%s", diff)
 	}
-	account := the[*corev1.ServiceAccount](t, all)
-	binding := the[*rbacv1.ClusterRoleBinding](t, all)
+	account := the[*corev1.ServiceAccount](t, ofAgent(all))
+	binding := the[*rbacv1.ClusterRoleBinding](t, ofAgent(all))
 	if s := binding.Subjects; len(s) != 1 || s[0] != (rbacv1.Subject{Kind: "ServiceAccount", Name: account.Name, Namespace: "kube-system"}) {
 		t.Errorf("bound to %+v", s)
 	}
-	if binding.RoleRef.Name != the[*rbacv1.ClusterRole](t, all).Name || daemonSet(t).Spec.Template.Spec.ServiceAccountName != account.Name {
+	if binding.RoleRef.Name != the[*rbacv1.ClusterRole](t, ofAgent(all)).Name || daemonSet(t).Spec.Template.Spec.ServiceAccountName != account.Name {
 		t.Error("agents do not have these rights")
 	}
 	policy, bound := the[*admissionv1.ValidatingAdmissionPolicy](t, all), the[*admissionv1.ValidatingAdmissionPolicyBinding](t, all)
@@ -73,7 +86,7 @@ func TestRights(t *testing.T) {
 func TestAPIsOfTheAgent(t *testing.T) {
 	t.Parallel()
 	want := map[string]bool{}
-	for _, rule := range the[*rbacv1.ClusterRole](t, render(t)).Rules {
+	for _, rule := range the[*rbacv1.ClusterRole](t, ofAgent(render(t))).Rules {
 		for _, group := range rule.APIGroups {
 			want[group] = group != ""
 		}
@@ -101,10 +114,14 @@ func TestRightsOfOthers(t *testing.T) {
 		given values
 		kinds []string
 	}{
-		{at("rbac.create", false), []string{"*v1.ConfigMap", "*v1.DaemonSet", "*v1.ServiceAccount"}},
-		{at("rbac.ownNodeOnly", false), []string{"*v1.ClusterRole", "*v1.ClusterRoleBinding", "*v1.ConfigMap", "*v1.DaemonSet", "*v1.ServiceAccount"}},
+		{at("rbac.create", false), []string{"*v1.ConfigMap", "*v1.DaemonSet", "*v1.Deployment", "*v1.ServiceAccount", "*v1.ServiceAccount"}},
+		{at("rbac.ownNodeOnly", false), []string{
+			"*v1.ClusterRole", "*v1.ClusterRole", "*v1.ClusterRoleBinding", "*v1.ClusterRoleBinding", "*v1.ConfigMap", "*v1.DaemonSet", "*v1.Deployment",
+			"*v1.Role", "*v1.RoleBinding", "*v1.ServiceAccount", "*v1.ServiceAccount",
+		}},
 		{at("serviceAccount.create", false), []string{
-			"*v1.ClusterRole", "*v1.ClusterRoleBinding", "*v1.ConfigMap", "*v1.DaemonSet", "*v1.ValidatingAdmissionPolicy", "*v1.ValidatingAdmissionPolicyBinding",
+			"*v1.ClusterRole", "*v1.ClusterRole", "*v1.ClusterRoleBinding", "*v1.ClusterRoleBinding", "*v1.ConfigMap", "*v1.DaemonSet", "*v1.Deployment",
+			"*v1.Role", "*v1.RoleBinding", "*v1.ValidatingAdmissionPolicy", "*v1.ValidatingAdmissionPolicyBinding",
 		}},
 	} {
 		have := []string{}

@@ -145,7 +145,7 @@ func TestValuesThatNeedThePodNetwork(t *testing.T) {
 	for _, network := range []string{"chained", "off"} {
 		for path, value := range map[string]any{
 			"bigTCP": true, "bandwidthManager.bbr": true, "l7Proxies": []string{"a=1"}, "bpf.datapathMode": "netkit",
-			"hostRouting": "stack", "masquerade.nativeCIDRs": []string{"10.0.0.0/8"}, "ipMasqAgent.enabled": true,
+			"hostRouting": "stack", "masquerade.nativeCIDRs": []string{"10.0.0.0/8"}, "ipMasqAgent.enabled": true, "policies": "enforce",
 		} {
 			_, err := template(t, at("podNetwork", network), at(path, value))
 			if err == nil || !strings.Contains(err.Error(), "podNetwork: main, but it is "+network) || !strings.Contains(err.Error(), path+": ") {

@@ -73,7 +73,7 @@ func release(t *testing.T, server *apiserver.Server) {
 	announce(t, client, "https://[2001:db8::1]:8443")
 	notes := mustRun("install", "fairlead", folder)
 	for _, want := range []string{
-		"NetworkPolicies are not enforced", "kubectl -n kube-system rollout status daemonset/fairlead",
+		"NetworkPolicies and ClusterNetworkPolicies are enforced. \"kubectl describe clusternetworkpolicy\" says", "kubectl -n kube-system rollout status daemonset/fairlead",
 		"kubectl -n kube-system exec daemonset/fairlead -c agent -- /fairlead status", "--set cleanup=true --wait --wait-for-jobs fairlead CHART", "--set drain=10m",
 	} {
 		if !strings.Contains(notes, want) {
@@ -151,6 +151,9 @@ func cleaning(t *testing.T, server *apiserver.Server, mustRun func(args ...strin
 	}
 	if _, err := client.AppsV1().DaemonSets("kube-system").Get(ctx, "fairlead", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("cleaning: the DaemonSet: %v", err)
+	}
+	if _, err := client.AppsV1().Deployments("kube-system").Get(ctx, "fairlead-controller", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("cleaning: the controller: %v", err)
 	}
 	jobs, err := client.BatchV1().Jobs("kube-system").List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -39,7 +39,7 @@ const generated = "# Generated from charts/fairlead: go test ./test/chart -updat
 // roleOf returns the ClusterRole as text.
 func roleOf(t *testing.T, all []manifest) string {
 	t.Helper()
-	role := the[*rbacv1.ClusterRole](t, all)
+	role := the[*rbacv1.ClusterRole](t, ofAgent(all))
 	for _, m := range all {
 		if m.object == runtime.Object(role) {
 			return strings.TrimSpace(m.text) + "\n"
@@ -62,7 +62,7 @@ func TestManifests(t *testing.T) {
 		}
 		return strings.TrimPrefix(text, "---\n")
 	}
-	hold(t, "deploy/kubernetes/rbac.yaml", generated+static("serviceaccount.yaml", "rbac.yaml"))
+	hold(t, "deploy/kubernetes/rbac.yaml", generated+static("serviceaccount.yaml", "rbac.yaml", "controller-rbac.yaml"))
 	definition, err := os.ReadFile(filepath.Join(folder, "crds", "socketaccelerations.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -75,5 +75,5 @@ func TestManifests(t *testing.T) {
 #     sed 's/API-SERVER/192.0.2.1/; s/fairlead:v0.0.0/fairlead:v1.2.3/' fairlead.yaml | kubectl apply -f -
 #
 # Deleting it leaves the programs, the maps and the plugin on the nodes: deploy/README.md says how to clean them.
-`+static("serviceaccount.yaml", "configmap.yaml", "rbac.yaml", "daemonset.yaml"))
+`+static("serviceaccount.yaml", "configmap.yaml", "rbac.yaml", "controller-rbac.yaml", "daemonset.yaml", "controller.yaml"))
 }

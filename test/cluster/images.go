@@ -2,12 +2,14 @@ package main
 
 import (
 	"crypto/sha256"
+	"embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -15,7 +17,12 @@ import (
 )
 
 // imagesFormat must change whenever package image writes something else from the same programs.
-const imagesFormat = "10"
+const imagesFormat = "11"
+
+// frontSource is the source of the program that stands before agnhost.
+//
+//go:embed agnhost/main.go sctp/sctp.go
+var frontSource embed.FS
 
 // coreDNSImage returns the name of the DNS server's image.
 func (c *Cluster) coreDNSImage() string {
@@ -38,6 +45,13 @@ func (c *Cluster) imagesPath() (string, error) {
 	for _, part := range []string{imagesFormat, string(release), c.program("agnhost"), c.program("coredns"), c.program("regression-issue-74839")} {
 		fmt.Fprintln(sum, part)
 	}
+	for _, name := range []string{"agnhost/main.go", "sctp/sctp.go"} {
+		source, err := frontSource.ReadFile(name)
+		if err != nil {
+			return "", fmt.Errorf("read the source of the program before agnhost: %w", err)
+		}
+		sum.Write(source)
+	}
 	name := "cluster-" + c.programs.KubernetesVersion() + "-" + hex.EncodeToString(sum.Sum(nil))[:12] + ".tar"
 	return filepath.Join(filepath.Dir(filepath.Dir(c.dir)), "images", name), nil
 }
@@ -58,8 +72,19 @@ func (c *Cluster) buildImages(log io.Writer) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("build images: %w", err)
 	}
+	work, err := os.MkdirTemp(filepath.Dir(path), ".front-*")
+	if err != nil {
+		return "", fmt.Errorf("build images: %w", err)
+	}
+	defer os.RemoveAll(work)
+	front := filepath.Join(work, "agnhost")
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", front, "fairlead.io/fairlead/test/cluster/agnhost")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the program before agnhost: %w\n%s", err, out)
+	}
 	return path, image.BuildAll(path, image.Programs{
-		Agnhost: c.program("agnhost"), CoreDNS: c.program("coredns"), Regression: c.program("regression-issue-74839"),
+		Agnhost: c.program("agnhost"), Front: front, CoreDNS: c.program("coredns"), Regression: c.program("regression-issue-74839"),
 		CoreDNSImage: c.coreDNSImage(), Specs: specs,
 	})
 }

@@ -163,8 +163,8 @@ func TestLimitsPage(t *testing.T) {
 	}
 	page := strings.Join(strings.Fields(string(text)), " ")
 	for name, want := range map[string]string{
-		"maps": "runs the tests on %s,", "bandwidth": "those of bandwidth limits only on %s,", "rates": "those of bandwidth limits only on %s,",
-		"policies": "those beside kube-network-policies only on %s.",
+		"maps": "runs the tests on %s,", "bandwidth": "those of bandwidth limits only on %s,",
+		"rates": "those of rates on other devices and beside kube-network-policies only on %s.", "policies": "beside kube-network-policies only on %s.",
 	} {
 		var kernels []string
 		for _, pin := range pins {

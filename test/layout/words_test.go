@@ -15,17 +15,17 @@ import (
 	"unicode"
 )
 
-// formerWord is a word that names had here once, and that must not come back: it made readers look things up.
-type formerWord struct {
+// bannedWord is a word that names had here once, and that must not come back: it made readers look things up.
+type bannedWord struct {
 	in   string // the languages: C, Go, or both
 	word string // one component of an identifier, or several in a row: "link_addrs"
 	why  string // what to say instead, and why
 }
 
-// formerWords is the list. To ban a word, add a line once nothing has it any more. An identifier consists of components:
+// bannedWords is the list. To ban a word, add a line once nothing has it any more. An identifier consists of components:
 // routeEpoch, route_epoch and ROUTE_EPOCH of "route" and "epoch". A component that is the word's plural counts too. In Go
 // only what a file declares counts, in C every identifier.
-var formerWords = []formerWord{
+var bannedWords = []bannedWord{
 	// Fixtures of tests.
 	{"C Go", "kingdom", "name a fixture by its topology: nodesOnLAN"},
 	{"C Go", "nation", "name a fixture by its topology: nodesAndHosts"},
@@ -43,8 +43,11 @@ var formerWords = []formerWord{
 	{"C Go", "tc_go", "slowpath: that is what it is"},
 	{"C Go", "xdp_go", "slowpath: that is what it is"},
 	{"C Go", "ct_half", "ct_pending: half is half an end of a connection in socket acceleration"},
+	{"C", "plain", "fastpath: the way that most packets take; offsets: where struct fastpath says that headers are"},
 	{"C Go", "late_frame", "early_frame: fragments that come before the first of their datagram are early"},
 	{"C", "unmark", "dsr_option_remove: a mark is skb->mark"},
+	{"C", "unwrap", "decap: the field's word"},
+	{"C", "tc_way", "tc_output: how a packet leaves the program at tc"},
 	{"C Go", "undirect", "remove_option: direct server return is dsr"},
 	{"C Go", "link_addr", "device_mac: it is the MAC address of a device"},
 	{"C Go", "pods_dial", "packet_clients: whom the packet programs translate"},
@@ -60,6 +63,8 @@ var formerWords = []formerWord{
 	{"C", "former", "conntrack_import: from netfilter's connection tracking"},
 	{"C", "handover", "conntrack_export: to netfilter's connection tracking"},
 	{"C", "guard", "range_epoch: of the ranges that may reach a Service"},
+	{"C Go", "given_back", "dsr_returned: to the node that forwarded the packet"},
+	{"C Go", "pair_short", "pair_accelerated: acceleration has one name"},
 
 	// The agent.
 	{"C Go", "keeper", "say what it does: controller, sweep, notifier"},
@@ -67,9 +72,19 @@ var formerWords = []formerWord{
 	{"C Go", "farewell", "say what it does"},
 	{"C Go", "way_status", "RouteStatus: ways had seven names"},
 
+	{"C Go", "vouch", "renew: what an agent does with a lease"},
+	{"C Go", "revoke", "end: a lease ends"},
+	{"Go", "former", "older, imported, previous: say of what"},
+	{"Go", "told", "say what was done: reported, logged, received"},
+	{"Go", "untold", "say what is unknown"},
+	{"Go", "limbo", "freed: an index that is not in use any more, but may be read"},
+	{"Go", "owed", "deferred: what is freed once no program reads it"},
+	{"Go", "parse_reach", "node_port_addrs: the addresses at which NodePorts are open"},
+	{"Go", "served_change", "natDeviceChange: the devices at which answers are translated"},
+
 	// British spelling.
 	{"C Go", "dialled", "dialed: American spelling"},
-	{"Go", "neighbour", "neighbor: American spelling"},
+	{"C Go", "neighbour", "neighbor: American spelling"},
 	{"C Go", "labelled", "labeled: American spelling"},
 	{"C Go", "unlabelled", "unlabeled: American spelling"},
 	{"C Go", "signalled", "signaled: American spelling"},
@@ -178,7 +193,7 @@ func wordProblems(name string, content []byte) (found []string) {
 	slices.Sort(list)
 	for _, identifier := range slices.Compact(list) {
 		parts := components(identifier)
-		for _, w := range formerWords {
+		for _, w := range bannedWords {
 			if strings.Contains(w.in, language) && hasWord(parts, w.word) && exempt[identifier] == "" {
 				found = append(found, fmt.Sprintf("%s: %s has the word %s: %s", name, identifier, w.word, w.why))
 			}
@@ -236,6 +251,18 @@ func TestPlantedWords(t *testing.T) {
 		{"bpf/lib/a.h", "static int kingdom_of(int a) { return a; } /* kingdom */ // kingdom\n", "kingdom_of has"},
 		{"bpf/a.c", "#define KINGDOM_MAX 3\n", "KINGDOM_MAX has"},
 		{"bpf/a.c", "int f(void) { return \"kingdom\"[0]; }\n", ""},
+		{"bpf/a.h", "enum { REASON_NEIGHBOUR, REASON_NEIGHBOR };\n", "REASON_NEIGHBOUR has"},
+		{"pkg/a/a.go", "package a\n\nfunc (l *lease) Vouch() {}\n", "Vouch has"},
+		{"pkg/a/a.go", "package a\n\nfunc (l *lease) Revoke() {}\n", "Revoke has"},
+		{"pkg/a/a.go", "package a\n\nvar sweepFormer, informer int\n", "sweepFormer has"},
+		{"pkg/a/a.go", "package a\n\nfunc f() { told := 0 }\n", "told has the word told: "},
+		{"pkg/a/a.go", "package a\n\nfunc f(untold error) {}\n", "untold has the word untold: "},
+		{"pkg/a/a.go", "package a\n\ntype servedChange struct{}\n", "servedChange has"},
+		{"pkg/a/a.go", "package a\n\nfunc TakeLimbo() {}\n", "TakeLimbo has"},
+		{"pkg/a/a.go", "package a\n\nfunc ParseReach() {}\n", "ParseReach has"},
+		{"pkg/a/a.go", "package a\n\ntype t struct{ owed int }\n", "owed has"},
+		{"bpf/a.h", "enum { REASON_GIVEN_BACK };\n", "REASON_GIVEN_BACK has"},
+		{"bpf/a.h", "enum { PAIR_SHORT, SHORT_PAIR };\n", "PAIR_SHORT has"},
 	} {
 		found := wordProblems(tt.name, []byte(tt.content))
 		if tt.want == "" && len(found) > 0 {

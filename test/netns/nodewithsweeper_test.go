@@ -45,8 +45,8 @@ func newNodeWithSweeper(t *testing.T, protocols ...model.Protocol) *nodeWithSwee
 func (k *nodeWithSweeper) start(store *model.Store, protocols ...model.Protocol) {
 	k.t.Helper()
 	log := slog.New(slog.NewTextHandler(k.t.Output(), nil))
-	var peers *datapath.Peers
-	if err := limited.Do(func() (err error) { peers, err = k.Peers(slices.Contains(protocols, model.TCP)); return err }); err != nil {
+	var peers *datapath.SocketOrigins
+	if err := limited.Do(func() (err error) { peers, err = k.SocketOrigins(slices.Contains(protocols, model.TCP)); return err }); err != nil {
 		k.t.Fatal(err)
 	}
 	barrier, err := maps.NewBarrier()
@@ -58,7 +58,7 @@ func (k *nodeWithSweeper) start(store *model.Store, protocols ...model.Protocol)
 	k.store = store
 	k.sweeper = sockets.NewSweeper(sockets.Config{
 		Records: peers, Protocols: protocols, Log: log,
-		Stale: func(ctx context.Context, p []maps.Peer) ([]bool, error) { return reconciler.Stale(ctx, p) },
+		Stale: func(ctx context.Context, p []maps.Origin) ([]bool, error) { return reconciler.Stale(ctx, p) },
 	})
 	k.watch("node", k.host)
 	if reconciler, err = reconcile.New(reconcile.Config{

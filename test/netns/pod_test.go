@@ -8,6 +8,7 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) {
 type order struct {
 	Listen netip.AddrPort // serve here, and tell every client the address
 	Dial   netip.AddrPort // connect to this
-	Redial netip.AddrPort // and then, with the same socket, to this
+	Redial netip.AddrPort // and then, with the same socket, to this; by TCP not from IPv4 to IPv6: the kernel goes on to send by IPv4
 	Dual   bool           // dial IPv4 with an IPv6 socket
 	UDP    bool
 	Times  int // dial this often, each time with a new socket
@@ -91,6 +92,9 @@ func (o order) dial(a *answer) error {
 		return fmt.Errorf("open socket: %w", err)
 	}
 	defer unix.Close(fd)
+	if err := limitWaits(fd, !o.UDP); err != nil {
+		return fmt.Errorf("limit waits: %w", err)
+	}
 	if !o.UDP {
 		// Close with a reset, so that many dials do not exhaust the ports.
 		if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
@@ -131,12 +135,25 @@ func (a *answer) connect(fd, family int, to netip.AddrPort, udp bool) error {
 		return nil
 	}
 	text := make([]byte, 64)
-	n, err := unix.Read(fd, text)
+	n, _, err := receiveFrom(fd, text)
 	if err != nil {
 		return fmt.Errorf("read from server: %w", err)
 	}
 	a.Server, err = netip.ParseAddrPort(string(text[:n]))
 	return err
+}
+
+// maxWait is how long a call on a socket waits, unless a test says otherwise: much longer than between a
+// client and a server on one machine, and much shorter than the kernel.
+const maxWait = 5 * time.Second
+
+// limitWaits ends the waits of a socket after maxWait: for data, and of a TCP socket also for a peer that does not
+// acknowledge. A test in which one is not answered then fails with an error, and does not hang.
+func limitWaits(fd int, tcp bool) error {
+	if err := limitReceive(fd, maxWait); err != nil || !tcp {
+		return err
+	}
+	return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(maxWait.Milliseconds()))
 }
 
 // disconnect makes a socket forget its peer, so that it can be connected again; an unconnected

@@ -23,7 +23,7 @@ type op struct {
 	Dual   bool // open: an IPv6 socket, whatever the address
 	TCP    bool
 	N      int           // crowd: the number of sockets, numbered from Socket on
-	Limit  time.Duration // receive: the timeout, if not the two seconds that every socket starts with
+	Limit  time.Duration // receive: the timeout, if not maxWait, which every socket starts with
 }
 
 // outcome is the result of an op.
@@ -86,7 +86,7 @@ func (o op) do(sockets map[int]int, out *outcome) error {
 			return err
 		}
 		// A datagram that does not arrive is an outcome too.
-		return limitReceive(sockets[o.Socket], 2*time.Second)
+		return limitWaits(sockets[o.Socket], o.TCP)
 	case "connect":
 		return unix.Connect(fd, to())
 	case "bind":
@@ -132,15 +132,21 @@ func (o op) receive(fd int, out *outcome) error {
 		}
 	}
 	text := make([]byte, 64)
-	n, from, err := unix.Recvfrom(fd, text, 0)
-	// Signals of the Go runtime; the kernel does not restart a receive with a timeout.
-	for errors.Is(err, unix.EINTR) {
-		n, from, err = unix.Recvfrom(fd, text, 0)
-	}
+	n, from, err := receiveFrom(fd, text)
 	if err == nil {
 		out.Addr, out.Text = addrPort(from), string(text[:n])
 	}
 	return err
+}
+
+// receiveFrom receives by a socket whose waits are limited.
+func receiveFrom(fd int, into []byte) (n int, from unix.Sockaddr, err error) {
+	n, from, err = unix.Recvfrom(fd, into, 0)
+	// Signals of the Go runtime; the kernel does not restart a receive with a timeout.
+	for errors.Is(err, unix.EINTR) {
+		n, from, err = unix.Recvfrom(fd, into, 0)
+	}
+	return n, from, err
 }
 
 // crowd opens many sockets that are connected to an address, or unconnected if none is given.

@@ -161,7 +161,7 @@ func (q *oneNodeThreePods) bypass(connections []*rig.Process, client, server str
 		}
 		rows := q.list()
 		return len(rows) == len(connections) && !slices.ContainsFunc(rows, func(r listed) bool {
-			return r.ClientPod != client || r.ServerPod != server || r.State != "short" || r.Redirected[0] == 0 || r.Redirected[1] == 0
+			return r.ClientPod != client || r.ServerPod != server || r.State != "accelerated" || r.Redirected[0] == 0 || r.Redirected[1] == 0
 		})
 	})
 }
@@ -225,7 +225,7 @@ spec: {from: [{podSelector: {matchLabels: {app: c}}}], to: [{podSelector: {match
 	cb = q.chat("c", "b")
 	q.until("the policy lets another one", func() bool {
 		q.ask(cb, 20)
-		return slices.ContainsFunc(q.list(), func(r listed) bool { return r.ClientPod == "shop/c" && r.State == "short" && r.Redirected[0] > 0 })
+		return slices.ContainsFunc(q.list(), func(r listed) bool { return r.ClientPod == "shop/c" && r.State == "accelerated" && r.Redirected[0] > 0 })
 	})
 	q.ask(ab, 20)
 
@@ -305,7 +305,7 @@ endpoints: [{addresses: ["%[2]s"], nodeName: node-a, conditions: {ready: true}}]
 			past := map[string]bool{}
 			for _, r := range q.list() {
 				server := netip.AddrPortFrom(q.pods["b"].addr[is4], 80).String()
-				past[r.ClientPod] = past[r.ClientPod] || r.Server == server && r.State == "short" && r.Redirected[0] > 0 && r.Redirected[1] > 0
+				past[r.ClientPod] = past[r.ClientPod] || r.Server == server && r.State == "accelerated" && r.Redirected[0] > 0 && r.Redirected[1] > 0
 			}
 			return past["shop/a"] && past["shop/c"]
 		})

@@ -169,7 +169,7 @@ endpoints: [{addresses: [10.9.0.3], conditions: {ready: true}}]
 		t.Errorf("pinned is more than what lets connections go past TCP: %v, %v", entries, err)
 	}
 	text := q.statusText()
-	for _, part := range []string{"mode ", "accelerate-only: connections between pods may bypass TCP", "past TCP", "2 pods may take part", "InvalidAccelerate", "\nhealthy\n"} {
+	for _, part := range []string{"mode ", "accelerate-only: connections between pods may bypass TCP", "acceleration", "2 pods may take part", "InvalidAccelerate", "\nhealthy\n"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("the status has no %q:\n%s", part, text)
 		}
@@ -255,9 +255,9 @@ func TestAccelerateOnlyAfterAnother(t *testing.T) {
 	q := newRoadstead(t)
 	const full = "--mode=full"
 	args := append([]string{filepath.Join(command.in(t), "fairlead"), "agent", full, "--source=" + q.files, "--node-name=node-a", "--cgroup-root=" + q.cgroup.Path()}, q.flags...)
-	former := rig.NewChild(t, nil, q.ns, "fairlead", args...)
+	first := rig.NewChild(t, nil, q.ns, "fairlead", args...)
 	q.ready()
-	former.Kill()
+	first.Kill()
 	q.start()
 	done := make(chan error, 1)
 	go func() { done <- q.agent.Wait() }()

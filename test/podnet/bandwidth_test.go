@@ -341,7 +341,7 @@ func leavesStreams(t *testing.T, from *rig.Netns, rate float64, is4 bool) (want 
 func TestBandwidthTunnel(t *testing.T) {
 	rig.Root(t)
 	needFq(t)
-	k := newSpeakers(t, lanForm{
+	k := newServingNodesOnLAN(t, lanForm{
 		mode: fabric.VXLAN, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, size: 2,
 		rates: map[string]maps.Rates{"p1": {Out: 10e6 / 8}},
 	})

@@ -91,8 +91,34 @@ func enforce(args []string) int {
 	return 1 // not reached: Exec returns only errors
 }
 
+// untilChecks waits until the packets of these addresses are checked, or no more. With every change of policies,
+// kube-network-policies replaces all of its nftables, and when the kernel removes the old chains it drops every packet of
+// the namespace that still waits for a verdict (nf_queue_nf_hook_drop). The new sets are visible before that, so it is
+// over only when the kernel is ready for the next change.
+func (e enforcer) untilChecks(addrs map[bool]netip.Addr, want bool) {
+	e.t.Helper()
+	e.until(fmt.Sprintf("packets of %v are checked: %t", addrs, want), func() bool { return e.checks(addrs) == want })
+	e.must(e.ns.Do(func() error { return nftChange() }))
+}
+
 // listens reports whether a process takes packets from the queue.
-func (e enforcer) listens() (yes bool) {
+func (e enforcer) listens() bool { return len(e.queue()) > 0 }
+
+// holds returns how many packets wait for a verdict.
+func (e enforcer) holds() int {
+	e.t.Helper()
+	fields := e.queue()
+	if len(fields) < 3 {
+		e.t.Fatalf("kube-network-policies has no queue: %q", fields)
+	}
+	held, err := strconv.Atoi(fields[2])
+	e.must(err)
+	return held
+}
+
+// queue returns what the kernel says of the queue: its number, who takes packets from it, how many wait, and more; nothing
+// if nobody takes any.
+func (e enforcer) queue() (fields []string) {
 	e.t.Helper()
 	e.must(e.ns.Do(func() error {
 		text, err := os.ReadFile("/proc/thread-self/net/netfilter/nfnetlink_queue")
@@ -100,11 +126,13 @@ func (e enforcer) listens() (yes bool) {
 			return nil
 		}
 		for line := range strings.Lines(string(text)) {
-			yes = yes || strings.Fields(line)[0] == enforcerQueue
+			if f := strings.Fields(line); f[0] == enforcerQueue {
+				fields = f
+			}
 		}
 		return err
 	}))
-	return yes
+	return fields
 }
 
 // checks reports whether the packets of these addresses are checked.

@@ -228,7 +228,7 @@ func TestFabric(t *testing.T) {
 		} {
 			t.Run(mode+", "+l.name, func(t *testing.T) {
 				l.mode = mode
-				k := newSpeakers(t, l)
+				k := newServingNodesOnLAN(t, l)
 				k.announceNodes(k.objects)
 				for i := range k.pods {
 					k.reach(t, &l, i, (i+1)%3)
@@ -302,7 +302,7 @@ func TestFabricChanges(t *testing.T) {
 	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
 		t.Run(mode, func(t *testing.T) {
 			l := lanForm{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true}
-			k := newSpeakers(t, l)
+			k := newServingNodesOnLAN(t, l)
 			k.announceNodes(k.objects[:2])
 			k.announceNodes(k.objects)
 			k.reach(t, &l, 0, 2)
@@ -377,7 +377,7 @@ func (l *leader) removeAll() {
 // TestFabricUnsynced checks that nothing is removed before the agent knows which nodes there are.
 func TestFabricUnsynced(t *testing.T) {
 	l := lanForm{mode: fabric.VXLAN, addr4: true, pods4: true}
-	k := newSpeakers(t, l)
+	k := newServingNodesOnLAN(t, l)
 	k.announceNodes(k.objects)
 	k.leaders[0].Kill()
 	self, err := json.Marshal(k.objects[0])

@@ -70,18 +70,18 @@ func (n *node) counted() (there, back int) {
 	return there, back
 }
 
-// TestFilterOfAnother checks that with --host-routing=stack, rules in the node's forward chain see
+// TestForwardChainRules checks that with --host-routing=stack, rules in the node's forward chain see
 // the packets of pods, in both directions, with the addresses of the client and of the backend,
 // whether the client dials the pod or a Service: so they can keep one client from a server and let
 // another through. If packets bypass the stack, the rules see none of them and enforce nothing.
-func TestFilterOfAnother(t *testing.T) {
+func TestForwardChainRules(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		rig.Lacking(t, "cluster", "there is no nft, of Debian's nftables")
 	}
 	for _, byStack := range []bool{true, false} {
 		l := lanForm{mode: fabric.Native, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: byStack}
 		t.Run(l.how(), func(t *testing.T) {
-			k := newSpeakers(t, l)
+			k := newServingNodesOnLAN(t, l)
 			k.announceNodes(k.objects)
 			// The servers are on the clients' node and on another; each node enforces the policy
 			// for its own.

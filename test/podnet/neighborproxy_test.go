@@ -23,8 +23,8 @@ func bridge(n *node) {
 	rig.Address(n.t, n.ns, "cni0", "10.1.0.1/29", "fd00:1::1/125")
 }
 
-// former adds a pod of that plugin, with a device on its bridge and no address yet.
-func former(n *node, name string) *rig.Netns {
+// bridgePod adds a pod of that plugin, with a device on its bridge and no address yet.
+func bridgePod(n *node, name string) *rig.Netns {
 	n.t.Helper()
 	ns := rig.NewNetns(n.t, name)
 	rig.Veth(n.t, n.ns, name+"0", ns, "eth0")
@@ -48,8 +48,8 @@ func former(n *node, name string) *rig.Netns {
 // pods to be there too.
 func TestBesideAnotherPlugin(t *testing.T) {
 	n := newNodeOf(t, func(n *node) { bridge(n); rig.Address(t, n.ns, "lo", "192.0.2.1/32", "2001:db8::1/128") }, "10.1.0.0/29", "fd00:1::/125")
-	old, routed := former(n, "old"), rig.NewNetns(t, "routed")
-	former(n, "idle") // or the kernel would forget the bridge's neighbors when the other pod goes
+	old, routed := bridgePod(n, "old"), rig.NewNetns(t, "routed")
+	bridgePod(n, "idle") // or the kernel would forget the bridge's neighbors when the other pod goes
 	rig.Address(t, old, "eth0", "10.1.0.2/29", "fd00:1::2/125")
 	rig.Route(t, old, "0.0.0.0/0", "10.1.0.1")
 	rig.Route(t, old, "::/0", "fd00:1::1")

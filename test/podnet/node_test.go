@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	code := rig.Main(m, rig.Funcs{
 		"serve": serve, "echo": echo, "follow": follow, "dial": dial, "lead": lead, "fairlead": fairlead, "reside": reside, "spoof": spoof, "weigh": weigh,
 		"proxy": proxy, "inquire": inquire, "drain": drain, "pour": pour, "swallow": swallow, "fetch": fetch, "stream": stream, "lavish": lavish, "gush": gush, "linger": linger, "beckon": beckon, "later": later, "heed": heed,
-		"sayBack": sayBack, "converse": converse, "choose": choose, "enforce": enforce, "associate": associate, "knock": knock,
+		"sayBack": sayBack, "converse": converse, "choose": choose, "enforce": enforce, "associate": associate, "knock": knock, "trickle": trickle, "rush": rush, "mirror": mirror, "besiege": besiege, "recite": recite, "parrot": parrot,
 	})
 	for _, b := range []*program{&plugin, &command, &policies} {
 		if b.dir != "" {

@@ -74,6 +74,9 @@ func newNodesOnLAN(t *testing.T, l lanForm) *nodesOnLAN {
 			if l.byPrograms {
 				n.group = rig.NewCgroup(t)
 				n.Forwarding = &forwarding{BPFFS: rig.BPFFS(t), Cgroup: n.group.Path(), Bypass: !l.byStack || l.lastPast && i == len(k.objects)-1}
+				if l.mode == fabric.VXLAN {
+					n.Forwarding.Tunnel = fabric.DeviceName
+				}
 				for _, other := range k.objects {
 					n.Forwarding.Native = append(n.Forwarding.Native, other.PodCIDRs...)
 					if l.mode != fabric.VXLAN || other == object {
@@ -100,8 +103,8 @@ func (k *nodesOnLAN) connect(t *testing.T, ns *rig.Netns, port string) {
 	rig.Enslave(t, k.wire, port, "br0")
 }
 
-// newSpeakers returns nodes on a LAN in which all pods and nodes answer.
-func newSpeakers(t *testing.T, l lanForm) *nodesOnLAN {
+// newServingNodesOnLAN returns nodes on a LAN in which all pods and nodes answer.
+func newServingNodesOnLAN(t *testing.T, l lanForm) *nodesOnLAN {
 	t.Helper()
 	k := newNodesOnLAN(t, l)
 	for i, p := range k.pods {

@@ -18,7 +18,6 @@ import (
 
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/devices"
-	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/podnet"
@@ -32,6 +31,7 @@ type forwarding struct {
 	BPFFS, Cgroup string
 	Bypass        bool
 	Native        []netip.Prefix
+	Tunnel        string // name of the device that leads to the pods of other nodes; "" if there is none
 }
 
 // open loads and attaches the programs, with eth0 as the device to the outside. Packets of pods
@@ -42,7 +42,7 @@ func (c *forwarding) open(log *slog.Logger, pair int, chained bool) (podnet.Prog
 		return nil, nil
 	}
 	filter, err := devices.ParseFilter("eth0")
-	reach, reachErr := datapath.ParseReach("primary")
+	reach, reachErr := datapath.ParseNodePortAddrs("primary")
 	if err := errors.Join(err, reachErr); err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func (c *forwarding) open(log *slog.Logger, pair int, chained bool) (podnet.Prog
 	if chained {
 		packets.Chained = true
 	} else {
-		packets.Pods, packets.Bypass, packets.Masquerade, packets.Tunnel = true, c.Bypass, true, fabric.DeviceName
+		packets.Pods, packets.Bypass, packets.Masquerade, packets.Tunnel = true, c.Bypass, true, c.Tunnel
 	}
 	d, err := datapath.Open(datapath.Config{BPFFS: c.BPFFS, CgroupRoot: c.Cgroup, Log: log, Packets: packets})
 	if err != nil {

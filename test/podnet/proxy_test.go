@@ -302,17 +302,22 @@ func (d *oneNodeWithProxies) own(is4 bool) string {
 // on its side. The pod's port is free once the proxy has acknowledged that the pod closed too.
 func (d *oneNodeWithProxies) sameAgain(is4 bool, want string) {
 	d.t.Helper()
-	const port = 40001
+	const port = 20001 // the kernel gives out ports from 32768 on
+	free := func() bool {
+		return d.a.Do(func() error {
+			listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+			if err == nil {
+				err = listener.Close()
+			}
+			return err
+		}) == nil
+	}
 	for range 2 {
-		d.until("the port is free", func() bool {
-			return d.a.Do(func() error {
-				listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
-				if err == nil {
-					err = listener.Close()
-				}
-				return err
-			}) == nil
-		})
+		for end := time.Now().Add(patience); !free(); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				d.t.Fatalf("port %d of the pod is not free after %v; the pod's sockets:\n%s\nthe node's:\n%s", port, patience, sockets(d.a.Netns), sockets(d.ns))
+			}
+		}
 		d.must(d.a.Do(func() error {
 			got, err := inquireAt(nowhere[is4], port)
 			if heard(got) != want {
@@ -321,6 +326,18 @@ func (d *oneNodeWithProxies) sameAgain(is4 bool, want string) {
 			return err
 		}))
 	}
+}
+
+// sockets returns the states of a network namespace's TCP sockets, as the kernel prints them.
+func sockets(ns *rig.Netns) (text string) {
+	_ = ns.Do(func() error {
+		for _, file := range []string{"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"} {
+			lines, err := os.ReadFile(file)
+			text += fmt.Sprintf("%s, error %v:\n%s", file, err, lines)
+		}
+		return nil
+	})
+	return text
 }
 
 // cookies has the node use SYN cookies, so that it remembers nothing about new connections.

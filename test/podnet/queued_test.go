@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"syscall"
 	"testing"
 
 	"github.com/vishvananda/netlink/nl"
@@ -48,21 +49,24 @@ func nftName(kind int, name string) *nl.RtAttr { return nl.NewRtAttr(kind, nl.Ze
 
 // tryQueue adds a rule that queues packets.
 func tryQueue() error {
-	rule := nftMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND|unix.NLM_F_ACK,
+	rule := nftMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND,
 		nftName(unix.NFTA_RULE_TABLE, "t"), nftName(unix.NFTA_RULE_CHAIN, "c"))
 	expressions := nl.NewRtAttr(unix.NFTA_RULE_EXPRESSIONS|unix.NLA_F_NESTED, nil)
 	queue := expressions.AddRtAttr(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, nil)
 	queue.AddRtAttr(unix.NFTA_EXPR_NAME, nl.ZeroTerminated("queue"))
 	queue.AddRtAttr(unix.NFTA_EXPR_DATA|unix.NLA_F_NESTED, nil).AddRtAttr(unix.NFTA_QUEUE_NUM, []byte{0, 100})
 	rule.AddData(expressions)
-	var batch []byte
-	for _, m := range []*nl.NetlinkRequest{
-		nftMessage(unix.NFNL_MSG_BATCH_BEGIN, 0),
+	return nftChange(
 		nftMessage(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, nftName(unix.NFTA_TABLE_NAME, "t")),
 		nftMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, nftName(unix.NFTA_CHAIN_TABLE, "t"), nftName(unix.NFTA_CHAIN_NAME, "c")),
-		rule,
-		nftMessage(unix.NFNL_MSG_BATCH_END, 0),
-	} {
+		rule)
+}
+
+// nftChange makes a change of nftables out of these messages. The kernel makes one change at a time in a namespace, and
+// has made it when this returns.
+func nftChange(messages ...*nl.NetlinkRequest) error {
+	batch := nftMessage(unix.NFNL_MSG_BATCH_BEGIN, 0).Serialize()
+	for _, m := range append(messages, nftMessage(unix.NFNL_MSG_BATCH_END, 0)) {
 		batch = append(batch, m.Serialize()...)
 	}
 	socket, err := nl.Subscribe(unix.NETLINK_NETFILTER)
@@ -73,7 +77,24 @@ func tryQueue() error {
 	if err := unix.Sendto(socket.GetFd(), batch, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}
-	answers, _, err := socket.Receive()
+	answer := make([]byte, 4096)
+	for {
+		n, _, err := unix.Recvfrom(socket.GetFd(), answer, unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EAGAIN) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := nftRefusal(answer[:n]); err != nil {
+			return err
+		}
+	}
+}
+
+// nftRefusal returns the first error among the kernel's answers.
+func nftRefusal(data []byte) error {
+	answers, err := syscall.ParseNetlinkMessage(data)
 	for _, a := range answers {
 		if a.Header.Type == unix.NLMSG_ERROR && err == nil {
 			if code := int32(binary.NativeEndian.Uint32(a.Data)); code != 0 {

@@ -120,7 +120,7 @@ func TestServicesOfOtherNodes(t *testing.T) {
 		for _, byStack := range []bool{false, true} {
 			l := lanForm{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: byStack}
 			t.Run(mode+", "+l.how(), func(t *testing.T) {
-				k := newSpeakers(t, l)
+				k := newServingNodesOnLAN(t, l)
 				k.announceNodes(k.objects)
 				for i := range k.pods {
 					k.dial(t, &l, i, (i+1)%3)
@@ -205,7 +205,7 @@ func TestServicesOfOtherNodesOfNode(t *testing.T) {
 		for _, byStack := range []bool{false, true} {
 			l := lanForm{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: byStack}
 			t.Run(mode+", "+l.how(), func(t *testing.T) {
-				k := newSpeakers(t, l)
+				k := newServingNodesOnLAN(t, l)
 				k.announceNodes(k.objects)
 				rig.Address(t, k.wire, "br0", "198.51.100.254/24", "2001:db8:1::fe/64")
 				for i, n := range k.nodes {
@@ -268,7 +268,7 @@ func TestServicesOfOtherNodesFromOutside(t *testing.T) {
 		for _, byStack := range []bool{false, true} {
 			l := lanForm{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: byStack}
 			t.Run(mode+", "+l.how(), func(t *testing.T) {
-				k := newSpeakers(t, l)
+				k := newServingNodesOnLAN(t, l)
 				k.announceNodes(k.objects)
 				client := rig.NewNetns(t, "client")
 				k.connect(t, client, "client")

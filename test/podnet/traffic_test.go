@@ -1,6 +1,7 @@
 package podnet
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -61,15 +63,15 @@ func ask(protocol, to string, limit time.Duration) (string, error) {
 	if network == "sctp" { // with the address to bind to
 		conn, err = rig.DialSCTP(netip.AddrPortFrom(netip.MustParseAddr(how), 0), at, limit)
 	} else {
-		conn, err = net.DialTimeout(network, to, limit)
+		conn, err = dialWithin(network, to, limit)
 	}
 	if err != nil {
 		return "", err
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(limit))
 	question := strconv.Itoa(size)
 	if stream, ok := conn.(*net.TCPConn); ok {
+		_ = conn.SetWriteDeadline(time.Now().Add(limit))
 		_, err = stream.Write(make([]byte, size))
 		err = errors.Join(err, stream.CloseWrite())
 	} else {
@@ -86,6 +88,7 @@ func ask(protocol, to string, limit time.Duration) (string, error) {
 		return "", nil
 	}
 	buffer := make([]byte, 9000)
+	_ = conn.SetReadDeadline(time.Now().Add(limit)) // not earlier: a process that has to wait for a processor must have asked
 	n, err := conn.Read(buffer)
 	if err != nil {
 		return "", err
@@ -96,6 +99,22 @@ func ask(protocol, to string, limit time.Duration) (string, error) {
 	}
 	from, err := netip.ParseAddrPort(strings.TrimSpace(answer))
 	return from.Addr().Unmap().String(), err
+}
+
+// dialWithin dials with a limit that begins when the first packet leaves: on a machine with other work to do, a process
+// may wait that long before. Whoever is not answered has asked, then.
+func dialWithin(network, to string, limit time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	dialer := net.Dialer{Control: func(string, string, syscall.RawConn) error {
+		time.AfterFunc(limit, cancel)
+		return nil
+	}}
+	conn, err := dialer.DialContext(ctx, network, to)
+	if err != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("%w: %w", os.ErrDeadlineExceeded, err)
+	}
+	return conn, err
 }
 
 // ping sends an echo request by a raw socket, and returns who answered.

@@ -164,9 +164,9 @@ func (p *Process) run(ns *Netns, started chan<- error) {
 	if ns != nil {
 		enter = ns.enter
 	}
-	told := false
+	starts := false
 	err := onThread(enter, returnHome, func() error {
-		told = true
+		starts = true
 		err := p.cmd.Start()
 		started <- err
 		if err == nil {
@@ -174,7 +174,7 @@ func (p *Process) run(ns *Netns, started chan<- error) {
 		}
 		return nil
 	})
-	if !told {
+	if !starts {
 		started <- err
 	}
 }

@@ -23,7 +23,7 @@ func TestSends(t *testing.T) {
 			c.ok("%s", how)
 			tallies, err := w.Tallies()
 			w.Must(err)
-			if p := w.only(); p.State != "short" || p.Redirected[0] != before+100 || tallies.Passed["call"].Count == 0 {
+			if p := w.only(); p.State != "accelerated" || p.Redirected[0] != before+100 || tallies.Passed["call"].Count == 0 {
 				t.Errorf("%d bytes went past TCP before: %+v, %+v", before, p, tallies)
 			}
 			c.ask(10, 100)

@@ -20,7 +20,11 @@ func TestWriteAfterEnd(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			w := newTwoPods(t, sockmap.DefaultLimits())
 			c := w.dial(server4)
-			w.Until("it to go past TCP", func() bool { c.ask(10, 100); list := w.pairs(); return len(list) == 1 && list[0].State == "short" })
+			w.Until("it to go past TCP", func() bool {
+				c.ask(10, 100)
+				list := w.pairs()
+				return len(list) == 1 && list[0].State == "accelerated"
+			})
 			c.ask(10, 100)
 			c.ok("%s", how)
 		})

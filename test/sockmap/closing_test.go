@@ -197,7 +197,7 @@ func TestSameAddresses(t *testing.T) {
 	w.Until("both to bypass TCP", func() bool {
 		ask(10)
 		list := w.pairs()
-		return len(list) == 2 && list[0].State == "short" && list[1].State == "short"
+		return len(list) == 2 && list[0].State == "accelerated" && list[1].State == "accelerated"
 	})
 	before := w.pairs()
 	ask(1000)

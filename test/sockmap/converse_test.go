@@ -26,7 +26,7 @@ func TestConverse(t *testing.T) {
 				t.Errorf("after six requests: %+v", p)
 			}
 			c.ask(5, 100)
-			w.Until("admission", func() bool { return w.only().State == "short" })
+			w.Until("admission", func() bool { return w.only().State == "accelerated" })
 			// An end that entered the map before the other has counted what it sent since.
 			before := w.only().Passed
 			c.ask(1000, 100)
@@ -111,7 +111,7 @@ func TestMingle(t *testing.T) {
 		t.Errorf("they came back: %+v", p)
 	}
 	c.ask(100, 100)
-	w.Until("admission of a conversation", func() bool { return w.only().State == "short" })
+	w.Until("admission of a conversation", func() bool { return w.only().State == "accelerated" })
 }
 
 // TestMutter checks that an end with something unread that came by TCP does not answer with what it
@@ -153,7 +153,7 @@ func TestBursts(t *testing.T) {
 	before := w.redirected()
 	c.ok("burst 100 64")
 	p := w.only()
-	if past := w.redirected() - before; p.State != "short" || w.tallies().Left > 0 || past < 100*uint64(w.Limits.Run) || past > 100*uint64(w.Limits.Run+1) {
+	if past := w.redirected() - before; p.State != "accelerated" || w.tallies().Left > 0 || past < 100*uint64(w.Limits.Run) || past > 100*uint64(w.Limits.Run+1) {
 		t.Errorf("%d messages went past TCP: %+v", past, p)
 	}
 }
@@ -188,7 +188,7 @@ func TestPeaks(t *testing.T) {
 	for name, a := range map[string]struct {
 		requests int
 		state    string
-	}{"soon": {10, "excluded"}, "after long": {80, "short"}} {
+	}{"soon": {10, "excluded"}, "after long": {80, "accelerated"}} {
 		t.Run(name, func(t *testing.T) {
 			limits := sockmap.DefaultLimits()
 			limits.Stream = 32 // four times as many messages past TCP make up for it
@@ -200,7 +200,7 @@ func TestPeaks(t *testing.T) {
 				w.Until("admission or exclusion", func() bool {
 					c.ask(10, 100)
 					p := w.only()
-					return p.State == "short" || p.State == "excluded"
+					return p.State == "accelerated" || p.State == "excluded"
 				})
 			}
 			if p := w.only(); p.State != a.state {

@@ -178,7 +178,7 @@ func TestEdge(t *testing.T) {
 		},
 	}
 	for name, call := range calls {
-		for rests, want := range map[bool]string{false: "short ", true: "excluded edge"} {
+		for rests, want := range map[bool]string{false: "accelerated ", true: "excluded edge"} {
 			t.Run(name+": "+want, func(t *testing.T) {
 				w := newTwoPodsAsIs(t, sockmap.DefaultLimits())
 				client, server := w.rawPair()
@@ -222,10 +222,10 @@ func TestEdgeFull(t *testing.T) {
 	w.Until("admission", func() bool {
 		exactly(20)
 		list := w.pairs()
-		return len(list) == 1 && list[0].State == "short"
+		return len(list) == 1 && list[0].State == "accelerated"
 	})
 	exactly(1000)
-	if p := w.only(); p.State != "short" || p.Redirected[0] > 0 || p.Redirected[1] == 0 {
+	if p := w.only(); p.State != "accelerated" || p.Redirected[0] > 0 || p.Redirected[1] == 0 {
 		t.Errorf("data for the reader has bypassed TCP, or none from it: %+v", p)
 	}
 }
@@ -338,12 +338,12 @@ func TestEdgeNotified(t *testing.T) {
 	w.Until("admission", func() bool {
 		twice(0)
 		list := w.pairs()
-		return len(list) == 1 && list[0].State == "short"
+		return len(list) == 1 && list[0].State == "accelerated"
 	})
 	for i := range 300 {
 		twice(i)
 	}
-	if p := w.only(); p.State != "short" || p.Redirected[0] > 0 || p.Redirected[1] == 0 {
+	if p := w.only(); p.State != "accelerated" || p.Redirected[0] > 0 || p.Redirected[1] == 0 {
 		t.Errorf("data for the reader has bypassed TCP, or none from it: %+v", p)
 	}
 }
@@ -399,12 +399,12 @@ func fillsRoom(t *testing.T, size int, limit func(w *twoPods, client, server int
 	w.Until("admission", func() bool {
 		fill(0)
 		list := w.pairs()
-		return len(list) == 1 && list[0].State == "short"
+		return len(list) == 1 && list[0].State == "accelerated"
 	})
 	for i := range 100 {
 		fill(i)
 	}
-	if p := w.only(); p.State != "short" || p.Redirected[0] > 0 {
+	if p := w.only(); p.State != "accelerated" || p.Redirected[0] > 0 {
 		t.Errorf("data for the reader has bypassed TCP: %+v", p)
 	}
 }
@@ -418,7 +418,7 @@ func TestEdgeLate(t *testing.T) {
 	w.Until("data to bypass TCP", func() bool {
 		w.converse(client, r, 20)
 		list := w.pairs()
-		return len(list) == 1 && list[0].State == "short" && list[0].Redirected[0] > 0
+		return len(list) == 1 && list[0].State == "accelerated" && list[0].Redirected[0] > 0
 	})
 	r.rests = true
 	w.Must(unix.EpollCtl(r.epoll, unix.EPOLL_CTL_MOD, server, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(server)}))

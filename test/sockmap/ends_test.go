@@ -29,7 +29,7 @@ func TestOfBefore(t *testing.T) {
 	w.Let(w.pods[:]...)
 	w.Must(w.Switch(true))
 	c.ask(20, 100)
-	w.Until("admission", func() bool { return w.only().State == "short" })
+	w.Until("admission", func() bool { return w.only().State == "accelerated" })
 }
 
 // TestReconnect checks that a socket that leaves its connection and opens another has nothing more
@@ -41,7 +41,7 @@ func TestReconnect(t *testing.T) {
 			c := w.dial(server4)
 			c.ask(asked, 100)
 			if asked > 20 {
-				w.Until("it to go past TCP", func() bool { c.ask(1, 100); return w.only().State == "short" })
+				w.Until("it to go past TCP", func() bool { c.ask(1, 100); return w.only().State == "accelerated" })
 			}
 			first := w.only()
 			c.ok("reconnect")
@@ -50,7 +50,7 @@ func TestReconnect(t *testing.T) {
 			w.Until("it to go past TCP anew", func() bool {
 				c.ask(10, 100)
 				list := w.pairs()
-				return len(list) == 1 && list[0].Server != first.Server && list[0].State == "short"
+				return len(list) == 1 && list[0].Server != first.Server && list[0].State == "accelerated"
 			})
 			c.ask(10, 1000)
 			c.ok("close")
@@ -104,7 +104,7 @@ func TestAlone(t *testing.T) {
 	}
 	w.Let(w.pods[:]...) // once the other end may bypass TCP, it is found too
 	c.ask(100, 100)
-	w.Until("admission", func() bool { return w.only().State == "short" })
+	w.Until("admission", func() bool { return w.only().State == "accelerated" })
 	c.ok("close")
 	w.Until("nothing to be known", w.isForgotten)
 }

@@ -28,7 +28,7 @@ func short(t *testing.T, limits sockmap.Limits) (*twoPods, *talk) {
 func (t *talk) shorten() {
 	t.w.T.Helper()
 	t.ask(10, 100)
-	t.w.Until("admission", func() bool { return t.w.only().State == "short" })
+	t.w.Until("admission", func() bool { return t.w.only().State == "accelerated" })
 	t.ask(1, 100) // so that both ends have read what came by TCP
 	t.w.Until("the first message past TCP", func() bool { t.ask(1, 100); return t.w.only().Redirected != [2]uint64{} })
 }
@@ -71,7 +71,7 @@ func TestStream(t *testing.T) {
 		t.Errorf("after eight requests it is %q again", p.State)
 	}
 	c.ask(40, 100)
-	w.Until("admission", func() bool { return w.only().State == "short" })
+	w.Until("admission", func() bool { return w.only().State == "accelerated" })
 	c.ask(10, 100)
 	if after := w.only().Redirected; after[0] == p.Redirected[0] {
 		t.Error("it does not go past TCP again")
@@ -229,7 +229,7 @@ func TestReaderOfBefore(t *testing.T) {
 		c.ok("wait 100")
 		c.ok("answer 100")
 	}
-	w.Until("admission", func() bool { return w.only().State == "short" })
+	w.Until("admission", func() bool { return w.only().State == "accelerated" })
 	for range 5 {
 		c.ok("wait 100")
 		c.ok("answer 100")
@@ -292,7 +292,7 @@ func TestWithoutAgent(t *testing.T) {
 	c := w.dial(server4)
 	c.ask(20, 100)
 	w.Start()
-	w.Until("admission", func() bool { return w.only().State == "short" })
+	w.Until("admission", func() bool { return w.only().State == "accelerated" })
 }
 
 // TestTakeOver checks that another agent goes on with what it finds, and that one with other
@@ -302,7 +302,7 @@ func TestTakeOver(t *testing.T) {
 	c.ok("hoard %d", 100<<10)
 	w.Stop()
 	w.Start()
-	if p := w.only(); p.State != "short" {
+	if p := w.only(); p.State != "accelerated" {
 		t.Errorf("%+v", p)
 	}
 	w.Stop()
@@ -322,7 +322,7 @@ func TestTakeOver(t *testing.T) {
 		w.Must(err)
 		return len(left) == 1
 	})
-	w.Until("it to go past TCP by the new programs", func() bool { c.ask(40, 100); return w.only().State == "short" })
+	w.Until("it to go past TCP by the new programs", func() bool { c.ask(40, 100); return w.only().State == "accelerated" })
 	before := w.redirected()
 	c.ask(10, 100)
 	if w.redirected() == before {
@@ -472,7 +472,7 @@ func TestRulesTaken(t *testing.T) {
 	// It bypasses TCP again once any rule allows both ends.
 	before := w.only().Redirected
 	w.Must(w.SetRules(map[sockmap.Endpoint]sockmap.Rules{{Netns: w.Cookie(w.pods[0])}: {From: 4}, {Netns: w.Cookie(w.pods[1])}: {To: 4}}))
-	w.Until("it to go past TCP again", func() bool { c.ask(10, 100); return w.only().State == "short" && w.only().Redirected != before })
+	w.Until("it to go past TCP again", func() bool { c.ask(10, 100); return w.only().State == "accelerated" && w.only().Redirected != before })
 	if p := w.only(); p.Exclusion != "" {
 		t.Errorf("it is still said to be excluded: %+v", p)
 	}

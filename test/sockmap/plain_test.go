@@ -90,7 +90,7 @@ func TestOfAnother(t *testing.T) {
 	for n := 0; ; n++ { // how many are needed depends on when the agent looks at it
 		c.ask(2000, 100)
 		p := w.only()
-		if p.State == "short" || p.Redirected != [2]uint64{} || n > 100 {
+		if p.State == "accelerated" || p.Redirected != [2]uint64{} || n > 100 {
 			t.Fatalf("%+v", p)
 		}
 		if p.State == "excluded" {

@@ -91,11 +91,11 @@ func readPolled(fd int, p []byte) (int, error) {
 			return result(n, err)
 		}
 		events := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		told, err := unix.Poll(events, int(patience.Milliseconds()))
+		ready, err := unix.Poll(events, int(patience.Milliseconds()))
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return 0, err
 		}
-		if err == nil && told == 0 {
+		if err == nil && ready == 0 {
 			return 0, os.ErrDeadlineExceeded
 		}
 	}

@@ -43,8 +43,8 @@ func (r *run) change(o operation) error {
 		return r.writeRanges(maps.ClusterIPs, before, o.ClusterIPs.Prefixes)
 	case o.Hosted != nil:
 		return r.changeHosted(o.Hosted)
-	case o.Served != nil:
-		return r.changeServed(o.Served)
+	case o.NatDevice != nil:
+		return r.changeNatDevice(o.NatDevice)
 	case o.Flow != nil:
 		return r.changeFlow(o.Flow)
 	case o.Visit != nil:
@@ -170,15 +170,15 @@ func (r *run) changeHosted(c *hostedChange) error {
 	return errors.Join(err, svcs.Update(maps.HostedAddrKey(c.At.Addr()), row))
 }
 
-func (r *run) changeServed(c *servedChange) error {
-	if delete(r.node.Served, c.Device); !c.Gone {
-		r.node.Served[c.Device] = true
+func (r *run) changeNatDevice(c *natDeviceChange) error {
+	if delete(r.node.NatDevices, c.Device); !c.Gone {
+		r.node.NatDevices[c.Device] = true
 	}
-	served := map[uint32]bool{}
-	for id := range r.node.Served {
-		served[uint32(r.kernel.devices[id].index)] = true
+	devices := map[uint32]bool{}
+	for id := range r.node.NatDevices {
+		devices[uint32(r.kernel.devices[id].index)] = true
 	}
-	return r.kernel.maps.SetNatDevices(served)
+	return r.kernel.maps.SetNatDevices(devices)
 }
 
 func (r *run) changeNode(c *nodeChange) error {

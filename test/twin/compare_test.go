@@ -64,10 +64,18 @@ func (r *run) rowOf(entry *maps.FlowRow) Row {
 		Source: netip.AddrPortFrom(maps.NetipOf(entry.Saddr), maps.PortOf(entry.Sport)),
 		Dest:   netip.AddrPortFrom(maps.NetipOf(entry.Daddr), maps.PortOf(entry.Dport)),
 		Way:    Way{int(entry.Ifindex), entry.Dmac, entry.Smac},
-		Reply:  entry.Flags&uint8(bpf.MapsCtFlagCT_REPLY) != 0, Guarded: entry.Flags&uint8(bpf.MapsCtFlagCT_GUARDED) != 0,
-		Local: entry.Flags&uint8(bpf.MapsCtFlagCT_STACK) != 0, Inside: entry.Flags&uint8(bpf.MapsCtFlagCT_POD_FLOW) != 0,
-		Own: entry.Flags&uint8(bpf.MapsCtFlagCT_POD) != 0, Direct: Direct(maps.DirectMode(entry.Flags)), Seen: entry.Seen, State: State(entry.State),
+		Reply:  entry.Kind&maps.FlowReply != 0, Guarded: entry.Kind&maps.FlowHasRanges != 0,
+		Seen: entry.Seen, State: State(entry.State),
 		Reached: entry.SeqHi, Dialed: entry.SynHi,
+	}
+	switch kind := maps.FlowKindOf(entry.Kind); kind {
+	case maps.FlowRemote:
+	case maps.FlowLocal:
+		row.Local = true
+	case maps.FlowPod, maps.FlowPodSelf:
+		row.Local, row.Inside, row.Own = true, true, kind == maps.FlowPodSelf
+	default:
+		row.Direct = Direct(kind - maps.FlowDSR)
 	}
 	if row.Direct == DirectIPIP || row.Direct == DirectGeneve {
 		row.Made = entry.AddrDiff

@@ -17,7 +17,7 @@ type class struct {
 // classes returns the classes. Their rates are at most a quarter of what the generator produces.
 func classes() []class {
 	list := []class{
-		{"established", ", back", 4000},
+		{"established", ", back", 900},
 		{"established", ", on", 4000},
 		{"established", ", to be asked for", 8000},
 		{"established, first in a tick", "", 1000},
@@ -152,7 +152,7 @@ func classes() []class {
 		{"pod, loopback", "", 300},
 		{"pod, dhcp", "", 100},
 		{"pod, router", "", 20},
-		{"pod, neighbour", "", 4},
+		{"pod, neighbor", "", 4},
 		{"pod, protocol", "", 180},
 		{"pod, malformed", "", 40},
 		{"pod, stays on its link", "", 200},

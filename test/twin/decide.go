@@ -147,7 +147,7 @@ const handshake = 128
 // use records that a row of an established flow was used, and reports whether for the first time in
 // this tick. A client that dials a flow that has ended does not keep it alive.
 func (s *step) use(row *Row) bool {
-	if s.begins() || row.Reply && s.shakesHands() && s.flags&(SYN|ACK|RST) == SYN|ACK {
+	if s.begins() && !row.Reply || row.Reply && s.shakesHands() && s.welcomes() {
 		s.noteSYN(row)
 	}
 	if !s.begins() && s.counts(row) {

@@ -8,7 +8,7 @@ import (
 
 // The reasons that packets are counted as here.
 const (
-	GivenBack Reason = "given-back"
+	DSRReturned Reason = "dsr-returned"
 )
 
 // Flows to backends on other nodes that answer their clients directly, see docs/dsr.md. This node
@@ -130,7 +130,7 @@ func (s *step) wrap(row *Row, path string) Reason {
 	s.out.Data = append(append(bytes.Clone(frame[:s.l3]), outer...), frame[s.l3:]...)
 	s.out.Around = len(outer)
 	if s.givesBack {
-		s.out.Counted = append(s.out.Counted, GivenBack)
+		s.out.Counted = append(s.out.Counted, DSRReturned)
 	}
 	s.depart(row, path)
 	return ""

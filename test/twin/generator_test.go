@@ -52,7 +52,7 @@ func (g *generator) setUp() []operation {
 			list = append(list, operation{Hosted: &hostedChange{At: netip.AddrPortFrom(addr, 8080)}})
 		}
 	}
-	list = append(list, operation{Served: &servedChange{Device: 1}}, operation{Served: &servedChange{Device: 2}}, operation{Served: &servedChange{Device: tunnelDevice}})
+	list = append(list, operation{NatDevice: &natDeviceChange{Device: 1}}, operation{NatDevice: &natDeviceChange{Device: 2}}, operation{NatDevice: &natDeviceChange{Device: tunnelDevice}})
 	for index := 1; index <= serviceCount; index++ {
 		list = append(list, g.service(index), g.frontend(index), g.frontend(index), g.frontend(index))
 	}
@@ -219,7 +219,7 @@ func (g *generator) hostedChange() operation {
 		return operation{ClusterIPs: ranges}
 	}
 	if g.in100(20) {
-		return operation{Served: &servedChange{Device: 1 + g.IntN(2), Gone: g.in100(40)}}
+		return operation{NatDevice: &natDeviceChange{Device: 1 + g.IntN(2), Gone: g.in100(40)}}
 	}
 	at := netip.AddrPortFrom(pick(g, g.pools[g.in100(50)].backends), uint16(8080+g.IntN(2)))
 	return operation{Hosted: &hostedChange{At: at, Service: max(0, g.IntN(3*serviceCount)-2*serviceCount), Gone: g.in100(40)}}

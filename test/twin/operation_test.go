@@ -12,20 +12,20 @@ import (
 // memory changes. Operations can be written to a file, so that a sequence that once found a bug
 // survives changes of the generator.
 type operation struct {
-	In         *receivedFrame  `json:"in,omitempty"`
-	Leaving    hexFrame        `json:"leaving,omitempty"`
-	Pod        *podFrame       `json:"pod,omitempty"`
-	Service    *serviceChange  `json:"service,omitempty"`
-	Frontend   *frontendChange `json:"frontend,omitempty"`
-	Node       *nodeChange     `json:"node,omitempty"`
-	Route      *routeChange    `json:"route,omitempty"`
-	RouteEpoch *epochChange    `json:"told,omitempty"`
-	Inside     *insideChange   `json:"inside,omitempty"`
-	ClusterIPs *insideChange   `json:"clusterIPs,omitempty"`
-	Hosted     *hostedChange   `json:"hosted,omitempty"`
-	Served     *servedChange   `json:"served,omitempty"`
-	Flow       *flowChange     `json:"flow,omitempty"`
-	Visit      *visitChange    `json:"visit,omitempty"`
+	In         *receivedFrame   `json:"in,omitempty"`
+	Leaving    hexFrame         `json:"leaving,omitempty"`
+	Pod        *podFrame        `json:"pod,omitempty"`
+	Service    *serviceChange   `json:"service,omitempty"`
+	Frontend   *frontendChange  `json:"frontend,omitempty"`
+	Node       *nodeChange      `json:"node,omitempty"`
+	Route      *routeChange     `json:"route,omitempty"`
+	RouteEpoch *epochChange     `json:"told,omitempty"`
+	Inside     *insideChange    `json:"inside,omitempty"`
+	ClusterIPs *insideChange    `json:"clusterIPs,omitempty"`
+	Hosted     *hostedChange    `json:"hosted,omitempty"`
+	NatDevice  *natDeviceChange `json:"natDevice,omitempty"`
+	Flow       *flowChange      `json:"flow,omitempty"`
+	Visit      *visitChange     `json:"visit,omitempty"`
 }
 
 // hexFrame is a frame that is written in hexadecimal.
@@ -126,8 +126,8 @@ type hostedChange struct {
 	Gone    bool           `json:"gone,omitempty"`
 }
 
-// servedChange sets whether answers get their source rewritten at a device.
-type servedChange struct {
+// natDeviceChange sets whether answers get their source rewritten at a device.
+type natDeviceChange struct {
 	Device int  `json:"device"`
 	Gone   bool `json:"gone,omitempty"`
 }

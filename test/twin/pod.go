@@ -10,7 +10,7 @@ import (
 const (
 	Spoofed     Reason = "spoofed"
 	SpoofedLink Reason = "spoofed-link"
-	Neighbor    Reason = "neighbour"
+	Neighbor    Reason = "neighbor"
 	Router      Reason = "router"
 	DHCP        Reason = "dhcp"
 	Loopback    Reason = "loopback"
@@ -42,7 +42,7 @@ func (r *Row) isAt(at position) bool {
 	case comesIn:
 		return !r.Inside
 	case leaves:
-		return !r.Inside && r.Reply
+		return !r.Inside && r.Reply && r.Local
 	case fromPod:
 		return r.Inside && !r.Reply
 	}
@@ -188,7 +188,7 @@ func (s *step) sendTo(pod int) {
 func (s *step) sendOut() {
 	p := read(s.out.Data)
 	way := s.route(p.flow.Source, p.flow.Dest)
-	if s.ttl <= 1 || way.Device == 0 || !s.Served[way.Device] || len(s.out.Data) > 14+s.MTU[way.Device] {
+	if s.ttl <= 1 || way.Device == 0 || !s.NatDevices[way.Device] || len(s.out.Data) > 14+s.MTU[way.Device] {
 		s.out.Path += ", out by the stack"
 		return
 	}

@@ -92,7 +92,7 @@ func (r *run) stage() error {
 		list = append(list, r.kernel.role.serviceOperations(v4)...)
 	}
 	for _, device := range []int{1, 2, tunnelDevice} {
-		list = append(list, operation{Served: &servedChange{Device: device}})
+		list = append(list, operation{NatDevice: &natDeviceChange{Device: device}})
 	}
 	for _, o := range list {
 		if err := r.apply(o); err != nil {

@@ -96,7 +96,7 @@ type Tables struct {
 	TunnelEnds        map[netip.Addr]bool    // by which pods behind the tunnel see this node
 	Sources           map[netip.Prefix]int   // the nodes behind which addresses belong
 	TunnelPort        uint16                 // of the tunnel between nodes; 0: there is none
-	Served            map[int]bool           // devices at which answers get their source rewritten
+	NatDevices        map[int]bool           // devices at which answers get their source rewritten
 	Addresses         map[netip.Addr]bool    // of the node; true: clients outside reach NodePorts there
 	Masquerade        map[bool]netip.Addr    // keyed by whether it is IPv4
 	Routes            map[netip.Addr]Way

@@ -69,7 +69,7 @@ func (g *generator) draft() (d draft, leaving bool) {
 	reply := row != nil && g.in100(replies)
 	d = g.draftOf(flow, reply)
 	if reply {
-		leaving = row.Source.Addr() == flow.Source.Addr() // the backend is on this node
+		leaving = row.Local || row.Direct != DirectOff // otherwise the backend is on another node
 		if g.in100(3) {
 			leaving = !leaving
 		}

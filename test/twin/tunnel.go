@@ -85,7 +85,7 @@ func (s *step) isHere() bool {
 		}
 	}
 	way := s.route(s.flow.Source, netip.AddrPortFrom(to, 0))
-	return !s.Served[way.Device]
+	return !s.NatDevices[way.Device]
 }
 
 // isFrontendAddr reports whether a frontend has exactly this address, here or on another node.
@@ -216,7 +216,7 @@ func (s *step) host() {
 		s.out.Path = "hosted, dialed here, " + s.out.Path
 		return
 	}
-	if way := s.route(backend.At, s.flow.Source); s.tunnel.mode != DirectOpt && (!known || !s.Served[way.Device]) {
+	if way := s.route(backend.At, s.flow.Source); s.tunnel.mode != DirectOpt && (!known || !s.NatDevices[way.Device]) {
 		s.giveBack()
 		return
 	}

@@ -35,7 +35,7 @@ func (w *kernelNode) begin() (*run, error) {
 	tables := Tables{
 		Frontends: map[Key]Frontend{}, Closed: map[Key]Frontend{}, Services: map[int]*Service{}, Backends: map[int]Backend{}, Ranges: map[int][]netip.Prefix{},
 		Pings: map[netip.Addr]bool{}, Addresses: map[netip.Addr]bool{}, Masquerade: map[bool]netip.Addr{}, Routes: map[netip.Addr]Way{},
-		MTU: map[int]int{}, MACs: map[int]MAC{}, Hosted: map[netip.AddrPort]int{}, Nodes: nodeAddrs(), Sources: sources(), TunnelPort: w.tunnelPort, Served: map[int]bool{}, Ports: [2]uint16{firstPort, lastPort},
+		MTU: map[int]int{}, MACs: map[int]MAC{}, Hosted: map[netip.AddrPort]int{}, Nodes: nodeAddrs(), Sources: sources(), TunnelPort: w.tunnelPort, NatDevices: map[int]bool{}, Ports: [2]uint16{firstPort, lastPort},
 		Pods: podAddrs(), PodMACs: map[int]MAC{}, TunnelEnds: map[netip.Addr]bool{w.role.masks(true): true, w.role.masks(false): true},
 	}
 	macs := map[uint32][6]byte{}
@@ -70,7 +70,7 @@ func (w *kernelNode) begin() (*run, error) {
 		return nil, err
 	}
 	r.node.waiting.turn = tally.Kept
-	if err := errors.Join(zero[bpf.MapsLate](w.maps.Late), zero[bpf.MapsEarlyMark](w.maps.EarlyMarks)); err != nil {
+	if err := errors.Join(zero[bpf.MapsEarlySlot](w.maps.EarlySlots), zero[bpf.MapsEarlyMark](w.maps.EarlyMarks)); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(w.maps.RouteEpoch.Put(uint32(0), maps.RouteEpoch{}), w.maps.RangeEpochs.Put(uint32(0), maps.RangeEpoch{}), w.forgetAsked(),

@@ -68,6 +68,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if eq (.Values.mode | default "full") "accelerate-only" -}}true{{- end -}}
 {{- end -}}
 
+{{- /* Whether policies are followed; empty if not. */ -}}
+{{- define "fairlead.policies" -}}
+{{- if and (eq (include "fairlead.podNetwork" .) "main") (ne (.Values.policies | default "enforce") "off") }}true{{ end }}
+{{- end }}
+
+{{- /* What is there once for the cluster is named so, with its service account and its Lease. */ -}}
+{{- define "fairlead.controller" -}}
+{{- include "fairlead.fullname" . | trunc 52 | trimSuffix "-" }}-controller
+{{- end -}}
+
 {{- /* Who gives pods their network, as podNetwork has it. */ -}}
 {{- define "fairlead.podNetwork" -}}
 {{- include "fairlead.alone" . | empty | ternary .Values.podNetwork "off" -}}
@@ -128,7 +138,7 @@ nodes allow would be held back on small ones for nothing. What connections take 
 {{- $flows := 65536 -}}
 {{- $most := .Values.bpf.ctMax | default 131072 | int64 -}}
 {{- range until 10 -}}{{- if lt (int64 $flows) $most -}}{{- $flows = mul $flows 2 -}}{{- end -}}{{- end -}}
-{{- add 128 40 $past (div (mul $flows 576) 1048576) -}}Mi
+{{- add 128 47 $past (div (mul $flows 576) 1048576) -}}Mi
 {{- end -}}
 {{- end -}}
 

@@ -27,7 +27,9 @@ type Config struct {
 	// Limited reports whether a pod has a rate limit; Own returns the network namespace cookies of
 	// the pods that the plugin has set up, and is nil without the plugin.
 	Limited func(*model.Pod) bool
-	Own     func() map[cni.Pod]uint64
+	// Judged reports whether policies are about a pod, and whether that is known. Nil without policies.
+	Judged func(model.Name) (judged, known bool)
+	Own    func() map[cni.Pod]uint64
 	// Records finds pods' network namespaces in the records of the runtime's CNI library.
 	Records func() *optout.CNI
 	// Report reports problems of policies.
@@ -47,12 +49,14 @@ type Accelerator struct {
 	mu      sync.Mutex
 	unfit   string        // why nothing bypasses TCP although the option says so
 	stale   string        // why connections may do so all the same, by what an earlier agent left
-	running *acceleration // nil while everything uses TCP
+	running *acceleration // nil while everything uses TCP, or as long as an earlier agent's rules hold
+	retired bool          // everything uses TCP
+	settled chan struct{} // closed once one of the two holds
 }
 
 // New returns an accelerator that does nothing until it runs.
 func New(cfg *Config) (*Accelerator, error) {
-	a := &Accelerator{Config: *cfg, pause: accelerateEvery}
+	a := &Accelerator{Config: *cfg, pause: accelerateEvery, settled: make(chan struct{})}
 	if cfg.Options.Sockmap != "true" {
 		return a, nil
 	}
@@ -108,7 +112,7 @@ func (a *Accelerator) accelerate(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	rules := sockmap.NewRuleController(sockmap.RuleConfig{
-		Sockmap: s, Store: a.Store, Selector: a.selector, Host: a.Host, Limited: a.Limited, Namespaces: a.namespaces(), Log: a.Log,
+		Sockmap: s, Store: a.Store, Selector: a.selector, Host: a.Host, Limited: a.Limited, Judged: a.Judged, Namespaces: a.namespaces(), Log: a.Log,
 		Complain: func(c sockmap.Complaint) {
 			a.Report(model.Key{Kind: model.KindAcceleration, Name: c.Policy.Name}, c.Policy.UID, c.Problem)
 		},
@@ -163,12 +167,27 @@ func (a *Accelerator) leave(err error) {
 	if a.stale = ""; err != nil {
 		a.stale = "cannot return all connections to TCP: " + err.Error()
 	}
+	if a.retired = err == nil; a.retired {
+		a.settle()
+	}
 }
 
 func (a *Accelerator) set(running *acceleration, unfit string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.running, a.unfit, a.stale = running, unfit, ""
+	a.running, a.unfit, a.stale, a.retired = running, unfit, "", false
+	if running != nil {
+		a.settle()
+	}
+}
+
+// settle notes that it is known who may bypass TCP.
+func (a *Accelerator) settle() {
+	select {
+	case <-a.settled:
+	default:
+		close(a.settled)
+	}
 }
 
 // Rated reports whether a pod has a rate of its own, enforced by fairlead or by another pod

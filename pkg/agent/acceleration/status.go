@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/sockmap"
 )
 
@@ -45,7 +44,7 @@ func (a *Accelerator) Status() *sockmap.Status {
 }
 
 // Problems lists the problems of policies for this node's pods, sorted by name.
-func (a *Accelerator) Problems() (list []observe.Problem) {
+func (a *Accelerator) Problems() (list []model.ObjectProblem) {
 	if a == nil {
 		return nil
 	}
@@ -55,8 +54,8 @@ func (a *Accelerator) Problems() (list []observe.Problem) {
 	}
 	for _, c := range s.rules.Status().Complaints {
 		key := model.Key{Kind: model.KindAcceleration, Name: c.Policy.Name}
-		list = append(list, observe.Problem{Object: key.String(), Reason: c.Reason, Message: c.Message})
+		list = append(list, model.ObjectProblem{Object: key.String(), Problem: c.Problem})
 	}
-	slices.SortFunc(list, func(a, b observe.Problem) int { return strings.Compare(a.Object, b.Object) })
+	slices.SortFunc(list, func(a, b model.ObjectProblem) int { return strings.Compare(a.Object, b.Object) })
 	return list
 }

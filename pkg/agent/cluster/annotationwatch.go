@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/observe"
 	objects "fairlead.io/fairlead/pkg/source"
 )
 
@@ -19,7 +18,7 @@ type AnnotationWatch struct {
 
 	mu       sync.Mutex
 	reported map[string]bool // by object, UID and message
-	found    []observe.Problem
+	found    []model.ObjectProblem
 }
 
 // NewAnnotationWatch returns a watch that reports to the objects' authors with report.
@@ -44,13 +43,13 @@ func (w *AnnotationWatch) Run(ctx context.Context) error {
 // them here.
 func (w *AnnotationWatch) scan() {
 	w.store.TakeDirty()
-	reported, found := map[string]bool{}, []observe.Problem(nil)
+	reported, found := map[string]bool{}, []model.ObjectProblem(nil)
 	note := func(object, uid string, list []model.Problem, report func(model.Problem)) {
 		for _, p := range list {
 			if p.Reason != objects.InvalidAccelerate {
 				continue // the problem does not concern this agent
 			}
-			found = append(found, observe.Problem{Object: object, Reason: p.Reason, Message: p.Message})
+			found = append(found, model.ObjectProblem{Object: object, Problem: p})
 			text := object + " " + uid + " " + p.Message
 			if reported[text] = true; !w.reported[text] {
 				report(p)
@@ -71,8 +70,8 @@ func (w *AnnotationWatch) scan() {
 }
 
 // Problems lists the problems that the last scan found.
-func (w *AnnotationWatch) Problems() []observe.Problem {
+func (w *AnnotationWatch) Problems() []model.ObjectProblem {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return append([]observe.Problem{}, w.found...)
+	return append([]model.ObjectProblem{}, w.found...)
 }

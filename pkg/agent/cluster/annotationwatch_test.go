@@ -7,7 +7,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/observe"
 	objects "fairlead.io/fairlead/pkg/source"
 )
 
@@ -49,7 +48,7 @@ func TestAnnotationWatch(t *testing.T) {
 	step("wrong again", 1, "pod:shop/web 2 wrong")
 	store.SetNamespace(&model.Namespace{Name: "shop", Problems: []model.Problem{wrong}})
 	step("a namespace", 2)
-	if have := w.Problems()[1]; have != (observe.Problem{Object: "namespace:shop", Reason: wrong.Reason, Message: "wrong"}) {
+	if have := w.Problems()[1]; have != (model.ObjectProblem{Object: "namespace:shop", Problem: model.Problem{Reason: wrong.Reason, Message: "wrong"}}) {
 		t.Errorf("%+v", have)
 	}
 }

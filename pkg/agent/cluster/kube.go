@@ -7,7 +7,7 @@ import (
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/metrics"
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/source"
 	"fairlead.io/fairlead/pkg/source/kube"
 )
 
@@ -16,28 +16,33 @@ type kubeSource struct{ *kube.Source }
 // ServersFile is where the cluster's API servers are remembered.
 func ServersFile(cfg *config.Config) string { return filepath.Join(cfg.StateDir, "api-servers") }
 
-func newKubeSource(cfg *config.Config, store *model.Store, version string, log *slog.Logger) (Source, API, error) {
+func newKubeSource(cfg *config.Config, store *model.Store, pods source.PodReceiver, version string, log *slog.Logger) (Source, API, error) {
 	src, err := kube.New(kube.Config{
 		Kubeconfig: cfg.Kubeconfig, Servers: cfg.Servers(), ServersFile: ServersFile(cfg),
-		NodeName: cfg.NodeName, Accelerations: cfg.Sockmap == "true", ServiceCIDRs: cfg.ServiceCIDRs == "auto", PodsOnly: cfg.AcceleratesOnly(), Version: version, Store: store, Log: log,
+		NodeName: cfg.NodeName, Accelerations: cfg.Sockmap == "true", ServiceCIDRs: cfg.ServiceCIDRs == "auto", PodsOnly: cfg.AcceleratesOnly(), Policies: cfg.FollowsPolicies(), ClusterPods: pods, Version: version, Store: store, Log: log,
 	})
 	if err != nil {
 		return nil, API{}, err
 	}
-	return kubeSource{src}, API{src.Events(), src.Node(), src.Policies()}, nil
+	api := API{Events: src.Events(), Node: src.Node(), policies: src.Policies()}
+	if cfg.FollowsPolicies() {
+		api.policies, api.NeedPods = nil, src.NeedClusterPods
+	}
+	return kubeSource{src}, api, nil
 }
 
-func (s kubeSource) Fill(status *observe.SourceStatus) {
+func (s kubeSource) State() source.Status {
 	state := s.Status()
-	status.Server, status.Configured = state.Server, state.Configured
+	status := source.Status{Server: state.Server, Configured: state.Configured}
 	for _, k := range state.Kinds {
 		if k.Changed.After(status.LastChange) {
 			status.LastChange = k.Changed
 		}
 		if k.Error != "" {
-			status.Errors = append(status.Errors, observe.SourceError{Where: k.Kind, Message: k.Error})
+			status.Errors = append(status.Errors, source.StatusError{Where: k.Kind, Message: k.Error})
 		}
 	}
+	return status
 }
 
 func (s kubeSource) Sample() metrics.Source {

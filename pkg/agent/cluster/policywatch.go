@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/source"
 )
 
 const (
@@ -28,11 +28,11 @@ type PolicyWatch struct {
 	log   *slog.Logger
 
 	mu       sync.Mutex
-	found    observe.PolicyStatus
+	found    source.PolicyStatus
 	reported bool
 }
 
-// NewPolicyWatch returns nil if objects come from files. node returns the UID of this node.
+// NewPolicyWatch returns nil if objects come from files, or if policies are followed. node returns the UID of this node.
 func NewPolicyWatch(around API, node func() string, log *slog.Logger) *PolicyWatch {
 	if around.policies == nil {
 		return nil
@@ -74,7 +74,7 @@ func (p *PolicyWatch) recount(ctx context.Context) {
 		p.found.Error = err.Error()
 		return
 	}
-	p.found = observe.PolicyStatus{Count: &count, Checked: time.Now()}
+	p.found = source.PolicyStatus{Count: &count, Checked: time.Now()}
 	if count == 0 {
 		p.reported = false
 		return
@@ -91,7 +91,7 @@ func unenforced(count int) string {
 }
 
 // Status returns the result of the last count, or nil if objects come from files.
-func (p *PolicyWatch) Status() *observe.PolicyStatus {
+func (p *PolicyWatch) Status() *source.PolicyStatus {
 	if p == nil {
 		return nil
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/source"
 )
 
 // TestPolicyWatch gives a PolicyWatch a series of counts, each of which finds so many policies, or
@@ -69,7 +69,7 @@ func TestPolicyWatch(t *testing.T) {
 // nothing is said about them.
 func TestNoPolicyWatch(t *testing.T) {
 	p := NewPolicyWatch(API{}, nil, slog.New(slog.DiscardHandler))
-	if p != nil || p.Status() != (*observe.PolicyStatus)(nil) || p.Run(t.Context()) != nil {
+	if p != nil || p.Status() != (*source.PolicyStatus)(nil) || p.Run(t.Context()) != nil {
 		t.Errorf("the agent counts policies: %+v", p)
 	}
 }

@@ -9,15 +9,15 @@ import (
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/metrics"
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/source"
 	"fairlead.io/fairlead/pkg/source/file"
 )
 
 // Source delivers objects to a Store until its context ends.
 type Source interface {
 	Run(context.Context) error
-	// Fill adds what only the source knows to a status.
-	Fill(*observe.SourceStatus)
+	// State returns what only the source knows of its status.
+	State() source.Status
 	// Sample returns the same as numbers, for a scrape.
 	Sample() metrics.Source
 }
@@ -51,28 +51,44 @@ type API struct {
 	Events   Events        // where to post events
 	Node     NodeObject    // changes this node's object
 	policies policyCounter // counts what is not enforced
+	// NeedPods says whether policies need the pods of all nodes. Nil if they are always delivered.
+	NeedPods func(needed bool)
 }
 
-// NewSource returns the source that the configuration names, and the cluster that comes with it.
-func NewSource(cfg *config.Config, store *model.Store, version string, log *slog.Logger) (Source, API, error) {
-	if cfg.Source != config.Kubernetes {
-		return fileSource{file.New(cfg.Source, store, log)}, API{}, nil
+// NewSource returns the source that the configuration names, and the cluster that comes with it. If
+// policies are followed, it delivers the pods of all nodes to pods.
+func NewSource(cfg *config.Config, store *model.Store, pods source.PodReceiver, version string, log *slog.Logger) (Source, API, error) {
+	if cfg.Source == config.Kubernetes {
+		return newKubeSource(cfg, store, pods, version, log)
 	}
-	return newKubeSource(cfg, store, version, log)
+	files := file.New(cfg.Source, store, log)
+	if cfg.FollowsPolicies() {
+		files.FollowPolicies(pods)
+	}
+	return fileSource{files}, API{}, nil
+}
+
+// Status returns the state of a source, and whether it has delivered everything.
+func Status(from Source, store *model.Store, kind string) *source.Status {
+	status := from.State()
+	status.Kind, status.Missing = kind, store.Unsynced()
+	status.Synced = len(status.Missing) == 0
+	return &status
 }
 
 type fileSource struct{ *file.Source }
 
-func (s fileSource) Fill(status *observe.SourceStatus) {
+func (s fileSource) State() source.Status {
 	state := s.Status()
-	status.LastChange = state.LastReload
+	status := source.Status{LastChange: state.LastReload}
 	for _, e := range state.Errors {
 		where := e.File
 		if e.Line > 0 {
 			where += ":" + strconv.Itoa(e.Line)
 		}
-		status.Errors = append(status.Errors, observe.SourceError{Where: where, Message: e.Message})
+		status.Errors = append(status.Errors, source.StatusError{Where: where, Message: e.Message})
 	}
+	return status
 }
 
 func (s fileSource) Sample() metrics.Source {

@@ -15,7 +15,7 @@ import (
 type Config struct {
 	Options *config.Config
 	Path    *datapath.Datapath
-	// Stale reports for each peer whether its backend is gone for good.
-	Stale func(ctx context.Context, peers []maps.Peer) ([]bool, error)
+	// Stale reports for each origin whether its backend is gone for good.
+	Stale func(ctx context.Context, origins []maps.Origin) ([]bool, error)
 	Log   *slog.Logger
 }

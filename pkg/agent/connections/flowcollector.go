@@ -91,14 +91,7 @@ func (c *FlowCollector) Stats() (stats conntrack.Stats, why string) {
 // Status returns how many flows are remembered, or nil before the first pass.
 func (c *FlowCollector) Status() *conntrack.Status {
 	stats, why := c.Stats()
-	if stats.LastPass.IsZero() && why == "" {
-		return nil
-	}
-	return &conntrack.Status{
-		Rows: stats.Rows[0], Capacity: stats.Capacity[0], Most: stats.Most, Growths: stats.Growths, GrowError: stats.GrowError,
-		PendingRows: stats.Rows[1], PendingCapacity: stats.Capacity[1],
-		Forgotten: stats.Idle + stats.Stale, LastTime: stats.LastPass, LastDuration: stats.LastTook, Error: why,
-	}
+	return stats.Status(why)
 }
 
 // SnatUses returns how many SNAT ports are in use where most are. While flows are refused for lack of

@@ -11,11 +11,11 @@ type netfilterFlows struct{ finder *netfilter.Finder } // nil until netfilter tr
 
 // ask looks up a flow by both of its directions, because a flow has a row for what the client sends
 // and one for what the server answers.
-func (k *netfilterFlows) ask(flow maps.Flow) (maps.Peer, bool, error) {
+func (k *netfilterFlows) ask(flow maps.Flow) (maps.Origin, bool, error) {
 	if k.finder == nil {
 		finder, err := netfilter.NewFinder()
 		if finder == nil {
-			return maps.Peer{}, false, err
+			return maps.Origin{}, false, err
 		}
 		k.finder = finder
 	}
@@ -25,9 +25,9 @@ func (k *netfilterFlows) ask(flow maps.Flow) (maps.Peer, bool, error) {
 		c, ok, err = k.finder.Find(flow.Proto, to, from)
 	}
 	if err != nil || !ok {
-		return maps.Peer{}, false, err
+		return maps.Origin{}, false, err
 	}
-	return maps.PeerOf(maps.SockOrigin{
+	return maps.OriginOf(maps.SockOrigin{
 		Vip: maps.AddrOf(c.Dialed.Addr()), VipPort: maps.PortOf(c.Dialed.Port()),
 		Backend: maps.AddrOf(c.Server.Addr()), BackendPort: maps.PortOf(c.Server.Port()),
 	}, model.Protocol(flow.Proto)), true, nil

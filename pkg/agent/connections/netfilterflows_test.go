@@ -60,16 +60,16 @@ func knownToNetfilter(t *testing.T, c netfilter.Connection) error {
 			Saddr: maps.AddrOf(from.Addr()), Daddr: maps.AddrOf(to.Addr()), Sport: maps.PortOf(from.Port()), Dport: maps.PortOf(to.Port()), Proto: c.Proto,
 		}
 	}
-	want := maps.PeerOf(maps.SockOrigin{
+	want := maps.OriginOf(maps.SockOrigin{
 		Vip: maps.AddrOf(c.Dialed.Addr()), VipPort: maps.PortOf(c.Dialed.Port()),
 		Backend: maps.AddrOf(c.Server.Addr()), BackendPort: maps.PortOf(c.Server.Port()),
 	}, model.UDP)
 	check := func(when string, known bool) {
 		t.Helper()
 		for _, flow := range []maps.Flow{row(c.Client, c.Dialed), row(c.Seen, c.Server)} {
-			peer, ok, err := k.ask(flow)
-			if err != nil || ok != known || ok && peer != want {
-				t.Errorf("%s, from %s: %+v, %t, %v; want %+v, %t", when, maps.FlowSource(flow), peer, ok, err, want, known)
+			origin, ok, err := k.ask(flow)
+			if err != nil || ok != known || ok && origin != want {
+				t.Errorf("%s, from %s: %+v, %t, %v; want %+v, %t", when, maps.FlowSource(flow), origin, ok, err, want, known)
 			}
 		}
 	}

@@ -13,7 +13,7 @@ import (
 // that cannot abort sockets, connections still work; the log and the status say so.
 type StaleSockets struct {
 	running *sockets.Sweeper // nil if the kernel cannot abort sockets
-	peers   *datapath.Peers
+	origins *datapath.SocketOrigins
 }
 
 // NewStaleSockets returns what aborts sockets, which says in its status if it cannot.
@@ -28,18 +28,18 @@ func NewStaleSockets(cfg *Config) *StaleSockets {
 
 func (s *StaleSockets) open(cfg *Config) (err error) {
 	streams := cfg.Options.ResetStaleTCP == "true"
-	if s.peers, err = cfg.Path.Peers(streams); err != nil {
+	if s.origins, err = cfg.Path.SocketOrigins(streams); err != nil {
 		return err
 	}
 	node, err := sockets.Open()
 	if err != nil {
-		return errors.Join(err, s.peers.Close())
+		return errors.Join(err, s.origins.Close())
 	}
 	protocols := []model.Protocol{model.UDP}
 	if streams {
 		protocols = append(protocols, model.TCP)
 	}
-	s.running = sockets.NewSweeper(sockets.Config{Records: s.peers, Protocols: protocols, Stale: cfg.Stale, Log: cfg.Log})
+	s.running = sockets.NewSweeper(sockets.Config{Records: s.origins, Protocols: protocols, Stale: cfg.Stale, Log: cfg.Log})
 	return s.running.Add("node", node)
 }
 
@@ -48,7 +48,7 @@ func (s *StaleSockets) Run(ctx context.Context) error {
 	if s.running == nil {
 		return nil
 	}
-	return errors.Join(s.running.Run(ctx), s.running.Close(), s.peers.Close())
+	return errors.Join(s.running.Run(ctx), s.running.Close(), s.origins.Close())
 }
 
 // Left says that a backend of the protocol is gone.

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/preflight"
 )
 
@@ -98,11 +97,11 @@ func Begin(dir string, log *slog.Logger) (Starts, func()) {
 }
 
 // Status returns how the agent itself is doing.
-func (s Starts) Status(now time.Time) *observe.AgentStatus {
-	status := &observe.AgentStatus{Killed: s.Killed}
+func (s Starts) Status(now time.Time) *Status {
+	status := &Status{Killed: s.Killed}
 	for _, at := range s.Noted {
 		status.LastKilled = at
-		if now.Sub(at) < observe.KilledPeriod {
+		if now.Sub(at) < KilledPeriod {
 			status.KilledLately++
 		}
 	}

@@ -5,8 +5,6 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
-
-	"fairlead.io/fairlead/pkg/observe"
 )
 
 // An agent that was killed is counted by the next one, until the node starts again; one that ended
@@ -30,7 +28,7 @@ func TestStarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	start("one", 1, 1)
-	now = now.Add(observe.KilledPeriod)
+	now = now.Add(KilledPeriod)
 	start("one", 2, 1)
 	for n := range 2 * mostNoted {
 		s = start("one", 3+n, min(mostNoted, 2+n))

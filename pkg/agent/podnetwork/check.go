@@ -20,6 +20,10 @@ func Check(cfg *config.Config) error {
 		return config.UsageError{Err: fmt.Errorf("--cni-conf-dir=%s needs --pod-network=main, and it is %s: after another plugin, add fairlead-cni to that plugin's configuration",
 			cfg.CNIConfDir, cfg.PodNetwork)}
 	}
+	if cfg.FollowsPolicies() && cfg.PodNetwork != "main" {
+		return config.UsageError{Err: fmt.Errorf("--policies=%s needs --pod-network=main, and it is %s: another plugin decides which way pods' packets take",
+			cfg.Policies, cfg.PodNetwork)}
+	}
 	if cfg.PodDevice == string(cni.Netkit) && cfg.PodNetwork != "main" {
 		return config.UsageError{Err: fmt.Errorf("--pod-device=netkit needs --pod-network=main, and it is %s: another plugin creates the devices of pods",
 			cfg.PodNetwork)}

@@ -37,7 +37,9 @@ type Config struct {
 	// --bandwidth=false.
 	Pair int
 	BBR  *congestion.Status // nil with --bbr=false
-	Log  *slog.Logger
+	// Policies is nil with --policies=off.
+	Policies Policies
+	Log      *slog.Logger
 }
 
 // Network assigns addresses to pods, serves the plugin, and looks after the devices, queues and routes that
@@ -81,7 +83,7 @@ func (n *Network) preparePods() (err error) {
 		Programs: programs, Ports: hostPorts{n.Store, n.Await}, Traits: n.traits, Changed: n.Store.TraitsChanged(),
 		Dir: n.Options.StateDir, Chained: n.Options.PodNetwork == "chained", CIDRs: n.poolCIDRs, Reserved: n.Store.Local,
 		Others: n.Store.PodAddrs,
-		MTU:    n.podMTU, Largest: n.largest, Kind: Kind(n.Options), Cooldown: podnet.Cooldown, Meter: n.Asked, Log: n.Log,
+		MTU:    n.podMTU, Registered: n.registered, Largest: n.largest, Kind: Kind(n.Options), Cooldown: podnet.Cooldown, Meter: n.Asked, Log: n.Log,
 	})
 	if err != nil {
 		return fmt.Errorf("start the pod network: %w", err)

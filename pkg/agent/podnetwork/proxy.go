@@ -30,11 +30,13 @@ func (n *Network) traits(pod cni.Pod, asked *cni.Bandwidth, was *podnet.Traits) 
 	case <-n.Store.Synced():
 	default:
 		if was != nil {
-			return *was
+			traits := *was
+			traits.Policy = n.judged(name, was)
+			return traits
 		}
-		return podnet.Traits{Proxy: n.unknownProxy(pod), Rates: n.rates(name, pod.UID, asked)}
+		return podnet.Traits{Proxy: n.unknownProxy(pod), Policy: n.judged(name, nil), Rates: n.rates(name, pod.UID, asked)}
 	}
-	traits := podnet.Traits{Unchecked: n.Store.Unchecked(name, pod.UID), Rates: n.rates(name, pod.UID, asked)}
+	traits := podnet.Traits{Policy: n.judged(name, was), Unchecked: n.Store.Unchecked(name, pod.UID), Rates: n.rates(name, pod.UID, asked)}
 	traits.BBR = n.wantsBBR(n.Store.Rates(name, pod.UID).BBR)
 	switch asked, known := n.Store.Proxy(name, pod.UID); {
 	case !known:

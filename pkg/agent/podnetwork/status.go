@@ -6,7 +6,6 @@ import (
 
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/fabric"
-	"fairlead.io/fairlead/pkg/masquerade"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/podnet"
 	"fairlead.io/fairlead/pkg/sysctl"
@@ -61,26 +60,12 @@ func (n *Network) Status() *observe.PodNetwork {
 	if stats == nil {
 		return nil
 	}
-	s := &observe.PodNetwork{Status: podnet.Status{
-		Mode: n.Options.PodNetwork, Pods: stats.Pods, Netkits: stats.Netkits, Unchecked: stats.Unchecked, Reclaimed: stats.Reclaimed, Mended: stats.Mended, Error: stats.Error,
-		Adopted: stats.Adopted, Unknown: stats.Unknown, Addresses: map[string]podnet.AddressCount{},
-	}}
-	for family, count := range stats.Families {
-		s.Addresses[family] = podnet.AddressCount(count)
-	}
+	s := &observe.PodNetwork{Status: stats.Status(), Routing: n.FabricStatus(), BigTCP: n.bigStatus(), Bandwidth: n.bandwidthStatus(stats), Masquerade: n.masquerade.Status()}
+	s.Mode = n.Options.PodNetwork
+	n.addProxies(&s.Status, stats.Proxied)
 	v4, v6 := false, false
 	for _, prefix := range stats.CIDRs {
-		s.CIDRs = append(s.CIDRs, prefix.String())
 		v4, v6 = v4 || prefix.Addr().Is4(), v6 || prefix.Addr().Is6()
-	}
-	s.Routing, s.BigTCP, s.Bandwidth = n.FabricStatus(), n.bigStatus(), n.bandwidthStatus(stats)
-	n.addProxies(&s.Status, stats.Proxied)
-	if rules := n.masquerade; rules != nil {
-		native, err := rules.Native()
-		s.Masquerade = &masquerade.Status{File: n.Options.MasqueradeConfig, Networks: len(native)}
-		if err != nil {
-			s.Masquerade.Error = err.Error()
-		}
 	}
 	for i, setting := range sysctl.Forwarding() {
 		if ![...]bool{v4, v6}[i] {

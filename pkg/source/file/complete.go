@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // completeService applies the API server's defaults that translation relies on.
@@ -60,4 +61,9 @@ func completeSlice(s *discoveryv1.EndpointSlice) {
 			port.Protocol = &protocol
 		}
 	}
+}
+
+// completeNamespace adds the label that the API server gives to every namespace.
+func completeNamespace(n *corev1.Namespace) {
+	metav1.SetMetaDataLabel(&n.ObjectMeta, corev1.LabelMetadataName, n.Name)
 }

@@ -38,7 +38,7 @@ func TestDefaults(t *testing.T) {
 	- addresses: [10.244.0.5]
 	  nodeName: n1
 	`)
-	objects, err := parse("a.yaml", []byte(text), "n1")
+	objects, err := parse("a.yaml", []byte(text), target{self: "n1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestServiceWithoutClusterIP(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			objects, err := parse("a.yaml", []byte("apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: "+test.spec), "")
+			objects, err := parse("a.yaml", []byte("apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: "+test.spec), target{})
 			if err != nil {
 				t.Fatal(err)
 			}

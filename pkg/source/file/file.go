@@ -51,7 +51,7 @@ func stampOf(info fs.FileInfo) stamp {
 
 // load reads the file if it changed, or if always is set. If the file is so young that a writer may
 // still be at work, load returns how long to wait.
-func (f *file) load(dir string, always bool, settle time.Duration, self string) time.Duration {
+func (f *file) load(dir string, always bool, settle time.Duration, to target) time.Duration {
 	path := filepath.Join(dir, f.name)
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -81,7 +81,7 @@ func (f *file) load(dir string, always bool, settle time.Duration, self string) 
 	if int64(len(data)) != info.Size() {
 		return max(settle, time.Millisecond) // it grew or shrank while it was read
 	}
-	f.accept(data, stampOf(info), self)
+	f.accept(data, stampOf(info), to)
 	return 0
 }
 
@@ -99,7 +99,7 @@ func (f *file) miss(settle time.Duration) time.Duration {
 }
 
 // accept parses new contents.
-func (f *file) accept(data []byte, stamp stamp, self string) {
+func (f *file) accept(data []byte, stamp stamp, to target) {
 	f.stamp = stamp
 	sum := sha256.Sum256(data)
 	if sum == f.sum {
@@ -111,7 +111,7 @@ func (f *file) accept(data []byte, stamp stamp, self string) {
 		f.stamp, f.sum = stamp, sum
 		return
 	}
-	objects, err := parse(f.name, bytes.TrimPrefix(data, []byte("\ufeff")), self)
+	objects, err := parse(f.name, bytes.TrimPrefix(data, []byte("\ufeff")), to)
 	if err != nil {
 		var at *FileError
 		if !errors.As(err, &at) {

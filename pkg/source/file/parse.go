@@ -35,7 +35,8 @@ func (k key) String() string {
 type object struct {
 	key   key
 	line  int
-	value any // a pointer to a type of pkg/model; nil if the agent ignores the object
+	value any              // a pointer to a type of pkg/model; nil if the agent ignores the object
+	pod   *model.PolicyPod // the same for a pod of any node, if policies are followed
 }
 
 // envelope is the List that kubectl prints for several objects.
@@ -47,20 +48,25 @@ type envelope struct {
 
 // parser collects the objects of one file.
 type parser struct {
+	target
 	file    string
-	self    string // this node
 	objects []object
 	lines   map[key]int
 }
 
-// parse translates all objects of a file for the node called self. Its error is a *FileError if the
-// line is known.
-func parse(name string, data []byte, self string) ([]object, error) {
+// target is whom objects are parsed for.
+type target struct {
+	self     string // this node
+	policies bool   // are followed
+}
+
+// parse translates all objects of a file. Its error is a *FileError if the line is known.
+func parse(name string, data []byte, to target) ([]object, error) {
 	docs, err := documents(name, data)
 	if err != nil {
 		return nil, err
 	}
-	p := &parser{file: name, self: self, lines: map[key]int{}}
+	p := &parser{file: name, target: to, lines: map[key]int{}}
 	for i := range docs {
 		d := &docs[i]
 		if err := d.convert(); err != nil {
@@ -120,21 +126,23 @@ func (p *parser) object(in part, head metav1.TypeMeta) error {
 		return p.add(in, &o, &o.ObjectMeta, func() any { return present(source.ServiceCIDR(&o)) })
 	case "v1 Node":
 		var o corev1.Node
-		return p.add(in, &o, &o.ObjectMeta, func() any { return source.Node(&o) })
+		return p.add(in, &o, &o.ObjectMeta, func() any { return p.node(&o) })
 	case "v1 Namespace":
 		var o corev1.Namespace
-		return p.add(in, &o, &o.ObjectMeta, func() any { return source.Namespace(&o) })
-	case "v1 Pod":
-		var o corev1.Pod
 		return p.add(in, &o, &o.ObjectMeta, func() any {
-			if node := o.Spec.NodeName; node != "" && node != p.self {
-				return nil
-			}
-			return source.Pod(&o)
+			completeNamespace(&o)
+			return source.Namespace(&o)
 		})
+	case "v1 Pod":
+		return p.pod(in)
 	case "fairlead.io/v1alpha1 SocketAcceleration":
 		var o source.SocketAcceleration
 		return p.add(in, &o, &o.ObjectMeta, func() any { return source.Acceleration(&o) })
+	}
+	if p.policies {
+		if known, err := p.policy(in, head); known {
+			return err
+		}
 	}
 	return in.errorf([]string{"kind"}, "kind %q of apiVersion %q is not supported: use Service, Node, Namespace, Pod or List of v1, EndpointSlice of "+
 		"discovery.k8s.io/v1, ServiceCIDR of networking.k8s.io/v1, or SocketAcceleration of fairlead.io/v1alpha1",
@@ -150,8 +158,11 @@ func (p *parser) add(in part, into any, meta *metav1.ObjectMeta, translate func(
 		return in.errorf([]string{"metadata"}, "metadata.name is missing: name the object")
 	}
 	kind := reflect.TypeOf(into).Elem().Name()
+	if kind == "ClusterPolicy" {
+		kind = "ClusterNetworkPolicy"
+	}
 	switch {
-	case kind == "Node" || kind == "Namespace" || kind == "ServiceCIDR":
+	case kind == "Node" || kind == "Namespace" || kind == "ServiceCIDR" || kind == "ClusterNetworkPolicy":
 		meta.Namespace = ""
 	case meta.Namespace == "":
 		meta.Namespace = metav1.NamespaceDefault
@@ -162,8 +173,43 @@ func (p *parser) add(in part, into any, meta *metav1.ObjectMeta, translate func(
 		return &FileError{Line: line, Message: fmt.Sprintf("%s is also at %s:%d: keep one of them", k, p.file, first)}
 	}
 	p.lines[k] = line
-	p.objects = append(p.objects, object{k, line, translate()})
+	p.objects = append(p.objects, object{key: k, line: line, value: translate()})
 	return nil
+}
+
+// pod decodes a Pod. Only those of this node are served, but policies may name all.
+func (p *parser) pod(in part) error {
+	var o corev1.Pod
+	err := p.add(in, &o, &o.ObjectMeta, func() any {
+		if node := o.Spec.NodeName; node != "" && node != p.self {
+			return nil
+		}
+		return source.Pod(&o)
+	})
+	if err == nil && p.policies {
+		p.objects[len(p.objects)-1].pod = source.PolicyPod(&o)
+	}
+	return err
+}
+
+// policy decodes an object if it is a policy.
+func (p *parser) policy(in part, head metav1.TypeMeta) (known bool, err error) {
+	switch head.APIVersion + " " + head.Kind {
+	case "networking.k8s.io/v1 NetworkPolicy":
+		var o networkingv1.NetworkPolicy
+		return true, p.add(in, &o, &o.ObjectMeta, func() any { return source.NetworkPolicy(&o) })
+	case source.ClusterPolicyGroup().String() + " ClusterNetworkPolicy":
+		var o source.ClusterPolicy
+		return true, p.add(in, &o, &o.ObjectMeta, func() any { return source.ClusterNetworkPolicy(&o) })
+	}
+	return false, nil
+}
+
+func (p *parser) node(o *corev1.Node) *model.Node {
+	if p.policies {
+		return source.LabeledNode(o)
+	}
+	return source.Node(o)
 }
 
 // present turns a nil pointer into a nil interface.

@@ -147,7 +147,7 @@ func TestParse(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			objects, err := parse(test.file, []byte(test.text), "n1")
+			objects, err := parse(test.file, []byte(test.text), target{self: "n1"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -285,7 +285,7 @@ func TestParseErrors(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			objects, err := parse(test.file, []byte(test.text), "n1")
+			objects, err := parse(test.file, []byte(test.text), target{self: "n1"})
 			if err == nil {
 				t.Fatalf("got objects %q, want an error", places(objects))
 			}
@@ -314,7 +314,7 @@ func TestParseLongList(t *testing.T) {
 		fmt.Fprintf(&b, "- {apiVersion: v1, kind: Namespace, metadata: {name: n%d}}\n", i)
 	}
 	start := time.Now()
-	objects, err := parse("a.yaml", []byte(b.String()), "")
+	objects, err := parse("a.yaml", []byte(b.String()), target{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -332,7 +332,7 @@ func TestAliasBomb(t *testing.T) {
 	for c := 'b'; c <= 'i'; c++ {
 		text += fmt.Sprintf("%c: &%c [%s]\n", c, c, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*%c,", c-1), 9), ","))
 	}
-	if _, err := parse("a.yaml", []byte(text), ""); err == nil || !strings.Contains(err.Error(), "aliasing") {
+	if _, err := parse("a.yaml", []byte(text), target{}); err == nil || !strings.Contains(err.Error(), "aliasing") {
 		t.Errorf("got %v, want an error about aliasing", err)
 	}
 }
@@ -355,7 +355,7 @@ func FuzzDocument(f *testing.F) {
 		if yaml {
 			name = "a.yaml"
 		}
-		objects, err := parse(name, data, "n1")
+		objects, err := parse(name, data, target{"n1", true})
 		var at *FileError
 		switch {
 		case err == nil:
@@ -369,7 +369,7 @@ func FuzzDocument(f *testing.F) {
 		case errors.As(err, &at) && (at.Line < 1 || at.Line > 1+len(data) || at.Message == ""):
 			t.Errorf("error on line %d: %q", at.Line, at.Message)
 		}
-		if again, errAgain := parse(name, data, "n1"); fmt.Sprint(err) != fmt.Sprint(errAgain) {
+		if again, errAgain := parse(name, data, target{"n1", true}); fmt.Sprint(err) != fmt.Sprint(errAgain) {
 			t.Errorf("parsed once more: %v, then %v (%d objects)", err, errAgain, len(again))
 		}
 	})

@@ -55,7 +55,7 @@ func (s *Source) load(dir string, names []string, full bool) (wait time.Duration
 			s.files[name] = f
 		}
 		f.missing, f.gone = time.Time{}, false
-		young := f.load(dir, full, s.minAge, s.store.Self().Name)
+		young := f.load(dir, full, s.minAge, target{s.store.Self().Name, s.pods != nil})
 		if restless := young > 0; restless != f.restless {
 			f.restless, f.dirty = restless, true
 		}

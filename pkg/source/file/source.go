@@ -37,6 +37,7 @@ import (
 	"time"
 
 	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/source"
 	"github.com/fsnotify/fsnotify"
 )
 
@@ -53,6 +54,7 @@ const (
 type Source struct {
 	path  string
 	store *model.Store
+	pods  source.PodReceiver // nil unless policies are followed
 	log   *slog.Logger
 
 	// Changed by tests.
@@ -92,6 +94,10 @@ func New(path string, store *model.Store, log *slog.Logger) *Source {
 		status:       Status{Path: path},
 	}
 }
+
+// FollowPolicies makes the Source accept NetworkPolicies and ClusterNetworkPolicies, and deliver the
+// pods of all nodes to pods. It is for before Run.
+func (s *Source) FollowPolicies(pods source.PodReceiver) { s.pods = pods }
 
 // Run loads the manifests and follows their changes until ctx ends, then returns nil. It logs
 // errors and shows them in Status. It may be called once.

@@ -171,7 +171,7 @@ func TestStatusAsJSON(t *testing.T) {
 	data, err := json.Marshal(r.source.Status())
 	r.must(err)
 	want := fmt.Sprintf(`{"path":%q,"synced":false,"watching":false,"files":0,`+
-		`"objects":{"services":0,"endpointSlices":0,"nodes":0,"namespaces":0,"pods":0,"socketAccelerations":0,"serviceCIDRs":0,"ignored":0}}`, r.dir)
+		`"objects":{"services":0,"endpointSlices":0,"nodes":0,"namespaces":0,"pods":0,"socketAccelerations":0,"serviceCIDRs":0,"networkPolicies":0,"ignored":0}}`, r.dir)
 	if diff := cmp.Diff(want, string(data)); diff != "" {
 		t.Errorf("before the first scan (-want +got):\n%s", diff)
 	}

@@ -30,6 +30,7 @@ type Objects struct {
 	Pods                int `json:"pods"`
 	SocketAccelerations int `json:"socketAccelerations"`
 	ServiceCIDRs        int `json:"serviceCIDRs"`
+	NetworkPolicies     int `json:"networkPolicies"` // and ClusterNetworkPolicies
 	// Ignored counts valid objects that the agent does not use, such as headless Services and pods
 	// of other nodes.
 	Ignored int `json:"ignored"`

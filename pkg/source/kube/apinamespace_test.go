@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,7 +34,8 @@ type apiNamespace struct {
 	store     *model.Store
 	source    *Source
 	line      *line
-	marks     int // made by settle
+	marks     int          // made by settle
+	forgets   *atomic.Bool // the server does not know ClusterNetworkPolicies
 }
 
 // newAPINamespace creates the namespace and a Source, which is also given the other servers; follow starts

@@ -70,8 +70,8 @@ func newEvents(base *rest.Config, scheme *runtime.Scheme, node string, log *slog
 	}, nil
 }
 
-// Warn posts a warning about a Service, a Pod, a SocketAcceleration or a ServiceCIDR, unless it posted the same in
-// the last ten minutes. It never blocks.
+// Warn posts a warning about an object of any kind that a Key names, unless it posted the same in the
+// last ten minutes. It never blocks.
 func (e *Events) Warn(key model.Key, uid string, reason, message string) {
 	event := e.event(key, uid, reason, message)
 	e.enqueue(event, event.Name)
@@ -145,6 +145,10 @@ func (e *Events) event(key model.Key, uid, reason, message string) *corev1.Event
 		group, kind = source.AccelerationGroup(), "SocketAcceleration"
 	case model.KindServiceCIDR:
 		group, kind = networkingv1.SchemeGroupVersion, "ServiceCIDR"
+	case model.KindNetworkPolicy:
+		group, kind = networkingv1.SchemeGroupVersion, "NetworkPolicy"
+	case model.KindClusterNetworkPolicy:
+		group, kind = source.ClusterPolicyGroup(), "ClusterNetworkPolicy"
 	}
 	now := metav1.NewTime(e.now())
 	return &corev1.Event{

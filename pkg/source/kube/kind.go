@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"math/rand/v2"
@@ -23,7 +24,8 @@ import (
 // resource describes one kind of object: how to read it from the API, as A, and the functions that
 // take it to the store, as M.
 type resource[A runtime.Object, M any] struct {
-	name      string // as in the paths of the API
+	name      string // as in the paths of the API, unless path says that
+	path      string
 	client    rest.Interface
 	object    A
 	list      func() runtime.Object
@@ -32,6 +34,9 @@ type resource[A runtime.Object, M any] struct {
 	// lacking is the pause before the API server is asked again if it does not know the kind; there
 	// are no such objects then. It is 0 for kinds that every server knows.
 	lacking time.Duration
+	// keeps says that objects which were delivered stay when the server no longer knows their kind: an
+	// error is no word about objects.
+	keeps bool
 
 	set     func(*M)
 	drop    func(model.Name)
@@ -67,7 +72,7 @@ func (k *kind[A, M]) run(ctx context.Context) {
 
 func (k *kind[A, M]) request(options *metav1.ListOptions) *rest.Request {
 	k.selected(options)
-	return k.client.Get().Resource(k.name).VersionedParams(options, metav1.ParameterCodec)
+	return k.client.Get().Resource(cmp.Or(k.path, k.name)).VersionedParams(options, metav1.ParameterCodec)
 }
 
 func (k *kind[A, M]) listAll(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -80,13 +85,15 @@ func (k *kind[A, M]) listAll(ctx context.Context, options metav1.ListOptions) (r
 }
 
 // lacks reports whether the server does not know the kind, or the agent may not read it, as with the
-// permissions of an older chart. If so, it removes the objects of the kind from the store, and returns
-// when it is time to ask again.
+// permissions of an older chart. If so, it removes the objects of the kind from the store, unless they
+// are to be kept, and returns when it is time to ask again.
 func (k *kind[A, M]) lacks(ctx context.Context, err error) bool {
 	if k.lacking == 0 || !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
 		return false
 	}
-	k.replace(nil)
+	if !k.keeps || !k.delivered() {
+		k.replace(nil)
+	}
 	k.lack(apierrors.IsForbidden(err))
 	select {
 	case <-ctx.Done():
@@ -102,7 +109,10 @@ func (k *kind[A, M]) watch(ctx context.Context, options metav1.ListOptions) (wat
 	if err != nil && (options.SendInitialEvents == nil || !apierrors.IsInvalid(err)) && !k.lacks(ctx, err) {
 		k.failed(ctx, err)
 	}
-	return w, err
+	if err != nil {
+		return nil, err
+	}
+	return observeWatch(w, &k.state), nil
 }
 
 // arrival is a translated object. Its metadata is what a reflector needs to collect a list.

@@ -23,11 +23,27 @@ import (
 // asAgent gives the namespace a Source with only the permissions of the manifest, under its policy.
 func (w *apiNamespace) asAgent() {
 	w.Helper()
+	w.applyRights()
+	cfg := w.server.Config()
+	cfg.Impersonate.UserName = "system:serviceaccount:kube-system:fairlead"
+	cfg.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {node}}
+	w.replace(cfg, w.Output())
+}
+
+// applyRights creates what the manifest says of permissions.
+func (w *apiNamespace) applyRights() {
+	w.Helper()
+	w.await("the namespace kube-system, which the server creates some time after it is ready", func() bool {
+		_, err := w.client.CoreV1().Namespaces().Get(w.ctx, "kube-system", metav1.GetOptions{})
+		return err == nil
+	})
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "kubernetes", "rbac.yaml"))
 	w.must(err)
 	for document := range strings.SplitSeq(string(text), "\n---\n") {
 		var role rbacv1.ClusterRole
 		var binding rbacv1.ClusterRoleBinding
+		var narrow rbacv1.Role
+		var narrowly rbacv1.RoleBinding
 		var policy admissionv1.ValidatingAdmissionPolicy
 		var bound admissionv1.ValidatingAdmissionPolicyBinding
 		switch {
@@ -37,6 +53,12 @@ func (w *apiNamespace) asAgent() {
 		case strings.Contains(document, "\nkind: ClusterRoleBinding\n"):
 			w.must(yaml.UnmarshalStrict([]byte(document), &binding))
 			_, err = w.client.RbacV1().ClusterRoleBindings().Create(w.ctx, &binding, metav1.CreateOptions{})
+		case strings.Contains(document, "\nkind: Role\n"):
+			w.must(yaml.UnmarshalStrict([]byte(document), &narrow))
+			_, err = w.client.RbacV1().Roles(narrow.Namespace).Create(w.ctx, &narrow, metav1.CreateOptions{})
+		case strings.Contains(document, "\nkind: RoleBinding\n"):
+			w.must(yaml.UnmarshalStrict([]byte(document), &narrowly))
+			_, err = w.client.RbacV1().RoleBindings(narrowly.Namespace).Create(w.ctx, &narrowly, metav1.CreateOptions{})
 		case strings.Contains(document, "\nkind: ValidatingAdmissionPolicy\n"):
 			w.must(yaml.UnmarshalStrict([]byte(document), &policy))
 			_, err = w.client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(w.ctx, &policy, metav1.CreateOptions{})
@@ -48,10 +70,6 @@ func (w *apiNamespace) asAgent() {
 			w.must(err)
 		}
 	}
-	cfg := w.server.Config()
-	cfg.Impersonate.UserName = "system:serviceaccount:kube-system:fairlead"
-	cfg.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {node}}
-	w.replace(cfg, w.Output())
 }
 
 // awaitPolicy waits until the server applies the policy to what the agent does to this node's object.

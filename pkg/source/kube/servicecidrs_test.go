@@ -29,12 +29,16 @@ type older struct {
 // RoundTrip sends a request.
 func (o older) RoundTrip(request *http.Request) (*http.Response, error) {
 	if strings.HasSuffix(request.URL.Path, "/servicecidrs") && !o.ends.Load() {
-		body := fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","reason":%q,"code":%d}`, o.why, o.code)
-		return &http.Response{
-			StatusCode: o.code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), Request: request,
-		}, nil
+		return o.refuse(request), nil
 	}
 	return o.next.RoundTrip(request)
+}
+
+func (o older) refuse(request *http.Request) *http.Response {
+	body := fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","reason":%q,"code":%d}`, o.why, o.code)
+	return &http.Response{
+		StatusCode: o.code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), Request: request,
+	}
 }
 
 // testServiceCIDRs follows ServiceCIDRs with only the permissions of the manifest, from before the

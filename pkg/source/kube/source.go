@@ -48,6 +48,11 @@ type Config struct {
 	// ServiceCIDRs makes the Source follow ServiceCIDRs, if the cluster has the kind. Otherwise it needs
 	// no permission to read them.
 	ServiceCIDRs bool
+	// Policies makes the Source follow NetworkPolicies, ClusterNetworkPolicies if the cluster has the
+	// kind, and labels of nodes. Otherwise it needs no permission to read them.
+	Policies bool
+	// ClusterPods takes the pods of all nodes while policies need them.
+	ClusterPods source.PodReceiver
 	// PodsOnly makes the Source follow no Services, EndpointSlices and Nodes. It then needs no
 	// permission to read them, and they count as delivered.
 	PodsOnly bool
@@ -63,6 +68,7 @@ type Source struct {
 	node     *Node
 	policies *Policies
 	servers  *servers
+	demanded *demanded // nil unless policies are followed
 }
 
 // follower follows one kind of object.
@@ -126,14 +132,26 @@ func New(cfg Config) (*Source, error) {
 		}
 		kinds = append(kinds, accelerations(&cfg, client))
 	}
+	var demanded *demanded
+	if cfg.Policies {
+		client, err := newClient(base, scheme, source.ClusterPolicyGroup())
+		if err != nil {
+			return nil, err
+		}
+		demanded = clusterPods(&cfg, core)
+		kinds = append(kinds, networkPolicies(&cfg, policies), clusterNetworkPolicies(&cfg, client), demanded)
+	}
 	return &Source{
-		kinds: kinds, events: events, node: &Node{client: core, name: cfg.NodeName}, policies: &Policies{policies}, servers: all,
+		kinds: kinds, demanded: demanded, events: events, node: &Node{client: core, name: cfg.NodeName}, policies: &Policies{policies}, servers: all,
 	}, nil
 }
 
 // serviceKinds are the kinds that describe Services, their endpoints and the nodes.
 func serviceKinds(cfg *Config, core, discovery rest.Interface, all *servers) []follower {
-	store := cfg.Store
+	store, translateNode := cfg.Store, source.Node
+	if cfg.Policies {
+		translateNode = source.LabeledNode
+	}
 	labeled := func(selector string) func(*metav1.ListOptions) {
 		return func(options *metav1.ListOptions) { options.LabelSelector = selector }
 	}
@@ -155,7 +173,7 @@ func serviceKinds(cfg *Config, core, discovery rest.Interface, all *servers) []f
 		newKind(resource[*corev1.Node, model.Node]{
 			name: "nodes", client: core,
 			object: &corev1.Node{}, list: func() runtime.Object { return &corev1.NodeList{} },
-			selected: func(*metav1.ListOptions) {}, translate: source.Node,
+			selected: func(*metav1.ListOptions) {}, translate: translateNode,
 			set: store.SetNode, drop: func(name model.Name) { store.DeleteNode(name.Name) }, replace: store.ReplaceNodes,
 		}, cfg.Log),
 	}
@@ -199,7 +217,9 @@ func (s *Source) Status() Status {
 	var status Status
 	status.Server, status.Configured = s.servers.asked()
 	for _, k := range s.kinds {
-		status.Kinds = append(status.Kinds, k.status())
+		if k != s.demanded || s.demanded.isNeeded() {
+			status.Kinds = append(status.Kinds, k.status())
+		}
 	}
 	return status
 }
@@ -215,7 +235,7 @@ func (s *Source) Policies() *Policies { return s.policies }
 
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, source.AddAccelerations, source.AddServiceCIDRs} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, source.AddAccelerations, source.AddServiceCIDRs, source.AddNetworkPolicies, source.AddClusterPolicies} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("register types: %w", err)
 		}

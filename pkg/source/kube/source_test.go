@@ -42,6 +42,12 @@ func TestSource(t *testing.T) {
 		{"policies of acceleration", testAccelerations},
 		{"ranges of Services", testServiceCIDRs},
 		{"ranges of Services that are forbidden", testForbiddenServiceCIDRs},
+		{"network policies that are enforced", testNetworkPolicies},
+		{"policies of administrators", testClusterNetworkPolicies},
+		{"pods of all nodes", testClusterPods},
+		{"pods of all nodes that nobody needs", testUnneededPods},
+		{"conditions of policies", testConditions},
+		{"one controller writes", testElection},
 		{"from objects to rows", testToRows},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(newAPINamespace(t, server)) })

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/watch"
 )
 
 // KindStatus is the state of one kind of object.
@@ -38,6 +39,10 @@ type state struct {
 
 	mu sync.Mutex
 	is KindStatus
+	// undecoded is why the last watch ended whose events could not be decoded. Changes are then found only by
+	// the lists that follow such an end. It is over when an event can be decoded: the next watch opens as well
+	// as the last did.
+	undecoded error
 }
 
 func (s *state) status() KindStatus {
@@ -48,9 +53,9 @@ func (s *state) status() KindStatus {
 	return is
 }
 
-// answered records the result of one request. Only an open watch ends an outage: an agent that may
-// list but not watch would miss every change.
-func (s *state) answered(response *http.Response, err error, watch bool) {
+// answered records the result of one request. Only an open watch ends an outage, unless events could not be
+// decoded: an agent that may list but not watch would miss every change.
+func (s *state) answered(response *http.Response, err error, watches bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -58,7 +63,10 @@ func (s *state) answered(response *http.Response, err error, watch bool) {
 		s.is.Failures++
 		s.begin(err)
 	case response.StatusCode == http.StatusOK:
-		if watch {
+		switch {
+		case watches && s.undecoded != nil:
+			s.begin(s.undecoded)
+		case watches:
 			s.end()
 		}
 	// The server no longer has that version; a list follows.
@@ -89,6 +97,21 @@ func (s *state) failed(ctx context.Context, err error) {
 	s.begin(err)
 }
 
+// received records an event of a watch.
+func (s *state) received(event watch.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch err := notDecoded(event); {
+	case err != nil:
+		s.is.Failures++
+		s.undecoded = err
+		s.begin(err)
+	case event.Type != watch.Error && s.undecoded != nil:
+		s.undecoded = nil
+		s.end()
+	}
+}
+
 // begin records an error, and logs it if it begins an outage. Later errors of the same outage are
 // only in the status.
 func (s *state) begin(err error) {
@@ -113,6 +136,7 @@ func (s *state) end() {
 func (s *state) lack(forbidden bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.undecoded = nil
 	s.end()
 	switch {
 	case s.is.Lacking:
@@ -134,6 +158,20 @@ func (s *state) listed(count int, version string) {
 	s.is.Lacking, s.is.Synced = false, true
 	s.is.ResourceVersion, s.is.Changed = version, time.Now()
 	s.log.Info("listed", "kind", s.kind, "ours", count, "resourceVersion", version)
+}
+
+// delivered reports whether the kind was listed before.
+func (s *state) delivered() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.is.ResourceVersion != ""
+}
+
+// stopped records that the kind is no longer followed.
+func (s *state) stopped() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.is, s.undecoded = KindStatus{Failures: s.is.Failures, Relists: s.is.Relists}, nil
 }
 
 func (s *state) changed() {

@@ -78,6 +78,14 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			}
 		}
 	}
+	for _, family := range []topology.Family{topology.IPv4, topology.IPv6} {
+		if !strings.Contains("policy, "+family.String(), o.only) {
+			continue
+		}
+		if err := o.policies(ctx, report, family); err != nil {
+			return fmt.Errorf("policies, %s: %w", family, err)
+		}
+	}
 	if strings.Contains(strings.Join(rateRows(), "; "), o.only) {
 		if err := o.rates(ctx, report); err != nil {
 			return fmt.Errorf("rates: %w", err)

@@ -98,6 +98,34 @@ func TestRunOfDirect(t *testing.T) {
 	}
 }
 
+// Packets between pods with and without policies all pass, and every question gets an answer.
+func TestRunOfPolicies(t *testing.T) {
+	rig.Root(t)
+	rig.NoLeaks(t)
+	path := filepath.Join(t.TempDir(), "datapath.json")
+	if err := run(t.Context(), []string{"-output=" + path, "-rounds=9", "-effort=0.1", "-only=policy, IPv6"}, t.Output()); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := result.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	goals, want := map[string]float64{}, map[string]float64{}
+	for _, r := range rows {
+		if r.Yardstick <= 0 {
+			t.Errorf("%s, %s: nothing was measured", r.Row, r.Case)
+		}
+		goals[r.Row+", "+r.Case] = r.Goal
+	}
+	for _, row := range []string{"datapath/policy, 4000 flows, IPv6, beside ", "datapath/policy, new flow, IPv6, beside "} {
+		want[row+open], want[row+firstOnly], want[row+eachPacket] = 0, 0, 0
+	}
+	want["datapath/policy, 4000 flows, IPv6, beside "+eachPacket] = goalJudged
+	if diff := cmp.Diff(want, goals); diff != "" {
+		t.Errorf("goals (-want +have):\n%s", diff)
+	}
+}
+
 // A packet that does not reach the backend must not count.
 func TestCheck(t *testing.T) {
 	p := packets{hook: minimal.TC, family: topology.IPv4}

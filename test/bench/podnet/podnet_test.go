@@ -76,11 +76,14 @@ func testWays(t *testing.T, binaries string) {
 			t.Error(err)
 		}
 	}()
-	if len(setups) != len(routings) {
-		t.Errorf("have %d setups, want one per routing", len(setups))
+	if len(setups) != len(routings)+1 {
+		t.Errorf("have %d setups, want one per routing, and one with policies", len(setups))
 	}
 	for _, s := range setups {
 		for _, r := range o.rows() {
+			if s.name == isolated && r.ours != isolated {
+				continue // denied
+			}
 			before, err := s.forwarded()
 			if err != nil {
 				t.Fatal(err)
@@ -93,7 +96,7 @@ func testWays(t *testing.T, binaries string) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if (before == after) != (s.name == "bpf") {
+			if (before == after) != (s.name != "stack") {
 				t.Errorf("%s, %s: the stack has forwarded %s packets, before the run %s", r.name, s.name, after, before)
 			}
 		}
@@ -122,6 +125,7 @@ func testRows(t *testing.T, binaries string) {
 	want := map[string]int{
 		"podnet/request, to a pod of the node": 3, "podnet/request, to the outside": 3,
 		"podnet/stream, to a pod of the node": 2, "podnet/stream, to the outside": 2, "podnet/ADD": 3,
+		"podnet/policy, request, to a pod of the node": 2, "podnet/policy, stream, to a pod of the node": 2,
 	}
 	for name, count := range want {
 		if found[name] != count {

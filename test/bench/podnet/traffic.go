@@ -31,6 +31,8 @@ const (
 	goalOutside = 0.65
 	goalRules   = 0.30
 	goalStream  = 1
+	// The cost allowed for whole requests between pods that policies are about, relative to others.
+	goalPolicy = 1.03
 )
 
 const (
@@ -51,6 +53,9 @@ type oneNodeTwoPods struct {
 var routings = []string{"bpf", "stack"}
 
 func withRules(routing string) string { return routing + ", rules" }
+
+// isolated is the name of the node whose policies are about both pods, and accept what is measured.
+const isolated = "isolated"
 
 // setups makes the nodes: one for each form, and if kube-proxy is available, each again with its
 // rules.
@@ -76,39 +81,53 @@ func (o *options) setups(ctx context.Context, report *result.Report) (_ map[stri
 		fmt.Fprintf(report.Out(), "NOT MEASURED: kube-proxy %s is not built; \"go run ./test/cluster build\" does that\n", version)
 	}
 	found := map[string]*oneNodeTwoPods{}
+	add := func(routing, name string) (*oneNodeTwoPods, error) {
+		n, err := node.New(o.binaries, "--host-routing="+routing)
+		if err != nil {
+			return nil, err
+		}
+		s := &oneNodeTwoPods{Node: n, name: name}
+		setups = append(setups, s)
+		found[name] = s
+		s.pods, err = n.AddPods(ctx, 2)
+		return s, err
+	}
 	for _, ruled := range []bool{false, true} {
 		if ruled && (program == nil || o.services == 0) {
 			continue
 		}
 		for _, routing := range routings {
-			n, err := node.New(o.binaries, "--host-routing="+routing)
+			name := routing
+			if ruled {
+				name = withRules(routing)
+			}
+			s, err := add(routing, name)
+			if err == nil && ruled {
+				err = s.writeRules(ctx, program, o.services)
+			}
 			if err != nil {
 				return nil, nil, err
 			}
-			s := &oneNodeTwoPods{Node: n, name: routing}
-			setups = append(setups, s)
-			if s.pods, err = n.AddPods(ctx, 2); err != nil {
-				return nil, nil, err
-			}
-			if ruled {
-				s.name = withRules(routing)
-				if err := s.writeRules(ctx, program, o.services); err != nil {
-					return nil, nil, err
-				}
-			}
-			found[s.name] = s
 		}
+	}
+	s, err := add(routings[0], isolated)
+	if err == nil {
+		err = s.isolate()
+	}
+	if err != nil {
+		return nil, nil, err
 	}
 	return found, closer, nil
 }
 
 // row is a kind of traffic to be measured on the setups.
 type row struct {
-	name  string
-	job   flow.Job
-	to    func(*oneNodeTwoPods) (*rig.Netns, netip.Addr)
-	ruled bool // with kube-proxy's rules on the node
-	goal  float64
+	name      string
+	job       flow.Job
+	to        func(*oneNodeTwoPods) (*rig.Netns, netip.Addr)
+	ours      string // a setup
+	yardstick string // another one
+	goal      float64
 }
 
 func toPod(s *oneNodeTwoPods) (*rig.Netns, netip.Addr)     { return s.pods[1].Netns, s.pods[1].Addr }
@@ -117,12 +136,15 @@ func toOutside(s *oneNodeTwoPods) (*rig.Netns, netip.Addr) { return s.Outside, n
 func (o *options) rows() []row {
 	ask := flow.Job{Kind: flow.RequestResponse, Operations: o.operations(8000), WarmUp: o.operations(800)}
 	pour := flow.Job{Kind: flow.Stream, Operations: o.operations(20_000), WarmUp: o.operations(1000), Size: streamSize}
+	ours, stack := routings[0], routings[1]
 	return []row{
-		{"request, to a pod of the node", ask, toPod, false, goalPods},
-		{"request, to the outside", ask, toOutside, false, goalOutside},
-		{"request, to a pod of the node, with rules", ask, toPod, true, goalRules},
-		{"stream, to a pod of the node", pour, toPod, false, goalStream},
-		{"stream, to the outside", pour, toOutside, false, goalStream},
+		{"request, to a pod of the node", ask, toPod, ours, stack, goalPods},
+		{"request, to the outside", ask, toOutside, ours, stack, goalOutside},
+		{"request, to a pod of the node, with rules", ask, toPod, withRules(ours), withRules(stack), goalRules},
+		{"stream, to a pod of the node", pour, toPod, ours, stack, goalStream},
+		{"stream, to the outside", pour, toOutside, ours, stack, goalStream},
+		{"policy, request, to a pod of the node", ask, toPod, isolated, ours, goalPolicy},
+		{"policy, stream, to a pod of the node", pour, toPod, isolated, ours, goalStream},
 	}
 }
 
@@ -154,16 +176,12 @@ func (o *options) traffic(ctx context.Context, report *result.Report) (err error
 
 // measure runs a kind of traffic on all setups in turns.
 func (o *options) measure(ctx context.Context, report *result.Report, r row, setups map[string]*oneNodeTwoPods) error {
-	ours, stack := routings[0], routings[1]
-	if r.ruled {
-		ours, stack = withRules(ours), withRules(stack)
-	}
-	if setups[ours] == nil {
+	if setups[r.ours] == nil {
 		return nil // already reported
 	}
-	variants := []round.Variant{r.variant(setups[ours]), r.variant(setups[stack])}
+	variants := []round.Variant{r.variant(setups[r.ours]), r.variant(setups[r.yardstick])}
 	if r.job.Kind == flow.RequestResponse {
-		variants = append(variants, r.loopback(setups[stack].pods[0]))
+		variants = append(variants, r.loopback(setups[r.yardstick].pods[0]))
 	}
 	fmt.Fprintf(report.Out(), "%s: ", r.name)
 	series, err := round.Run(ctx, round.Plan{Variants: variants, Rounds: o.rounds, WarmUp: 1, Out: report.Out()})
@@ -173,7 +191,7 @@ func (o *options) measure(ctx context.Context, report *result.Report, r row, set
 	questions := r.questions()
 	for i := range questions {
 		q := &questions[i]
-		q.Row, q.Case, q.Variant, q.Yardstick = r.name, ours+" beside "+stack+q.Case, ours, stack
+		q.Row, q.Case, q.Variant, q.Yardstick = r.name, r.ours+" beside "+r.yardstick+q.Case, r.ours, r.yardstick
 	}
 	return series.Report(report, questions...)
 }
@@ -183,6 +201,9 @@ func (o *options) measure(ctx context.Context, report *result.Report, r row, set
 func (r *row) questions() []round.Question {
 	if r.job.Kind == flow.Stream {
 		return []round.Question{{Metric: work, Goal: r.goal}, {Metric: stream, Goal: r.goal}}
+	}
+	if r.ours == isolated {
+		return []round.Question{{Case: ", in all", Metric: median, Goal: r.goal}, {Case: ", in all", Metric: least, Goal: r.goal}}
 	}
 	return []round.Question{
 		{Case: ", above " + loopback, Metric: median, Above: loopback, Goal: r.goal},

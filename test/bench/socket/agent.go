@@ -103,7 +103,7 @@ func takeOver(d *datapath.Datapath, pins string) (*agent, error) {
 		if !p.Attached {
 			continue
 		}
-		program, err := ebpf.NewProgramFromID(p.ID)
+		program, err := ebpf.NewProgramFromID(ebpf.ProgramID(p.ID))
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("take over program %s: %w", p.Name, err), a.Close())
 		}

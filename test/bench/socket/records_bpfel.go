@@ -30,11 +30,11 @@ const (
 	recordsMapDsrHints         = "dsr_hints"
 	recordsMapEarlyFrames      = "early_frames"
 	recordsMapEarlyMarks       = "early_marks"
+	recordsMapEarlySlots       = "early_slots"
 	recordsMapEarlyTally       = "early_tally"
 	recordsMapEvents           = "events"
 	recordsMapFibCache         = "fib_cache"
 	recordsMapFrags            = "frags"
-	recordsMapLate             = "late"
 	recordsMapLruStats         = "lru_stats"
 	recordsMapMasqSkip         = "masq_skip"
 	recordsMapNames            = "names"
@@ -158,11 +158,11 @@ type recordsMapSpecs struct {
 	DsrHints        *ebpf.MapSpec `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.MapSpec `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.MapSpec `ebpf:"early_marks"`
+	EarlySlots      *ebpf.MapSpec `ebpf:"early_slots"`
 	EarlyTally      *ebpf.MapSpec `ebpf:"early_tally"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	FibCache        *ebpf.MapSpec `ebpf:"fib_cache"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
-	Late            *ebpf.MapSpec `ebpf:"late"`
 	LruStats        *ebpf.MapSpec `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names           *ebpf.MapSpec `ebpf:"names"`
@@ -238,11 +238,11 @@ type recordsMaps struct {
 	DsrHints        *ebpf.Map `ebpf:"dsr_hints"`
 	EarlyFrames     *ebpf.Map `ebpf:"early_frames"`
 	EarlyMarks      *ebpf.Map `ebpf:"early_marks"`
+	EarlySlots      *ebpf.Map `ebpf:"early_slots"`
 	EarlyTally      *ebpf.Map `ebpf:"early_tally"`
 	Events          *ebpf.Map `ebpf:"events"`
 	FibCache        *ebpf.Map `ebpf:"fib_cache"`
 	Frags           *ebpf.Map `ebpf:"frags"`
-	Late            *ebpf.Map `ebpf:"late"`
 	LruStats        *ebpf.Map `ebpf:"lru_stats"`
 	MasqSkip        *ebpf.Map `ebpf:"masq_skip"`
 	Names           *ebpf.Map `ebpf:"names"`
@@ -291,11 +291,11 @@ func (m *recordsMaps) Close() error {
 		m.DsrHints,
 		m.EarlyFrames,
 		m.EarlyMarks,
+		m.EarlySlots,
 		m.EarlyTally,
 		m.Events,
 		m.FibCache,
 		m.Frags,
-		m.Late,
 		m.LruStats,
 		m.MasqSkip,
 		m.Names,

@@ -120,11 +120,11 @@ func (o *options) hazards(ctx context.Context, report *result.Report, s *twoNode
 		}
 		row("bytes lost before the end, of connections", "%", 100*float64(short)/float64(tries))
 		row("no end after the last byte, of connections", "%", 100*float64(stuck)/float64(tries))
-		told, err := c.broken()
+		noticed, err := c.broken()
 		if err != nil {
 			return fmt.Errorf("%s: a peer that is gone: %w", way.name, err)
 		}
-		row("is told that the other end is gone", "of 1", told)
+		row("is told that the other end is gone", "of 1", noticed)
 	}
 	got, err := (&chain{a, relayWay{wayKernel, wayKernel, false}, false}).early()
 	if err != nil {
@@ -183,7 +183,7 @@ func (c *chain) halfClose() (got uint64, end string, err error) {
 }
 
 // broken makes the server reset the connection, and reports whether the client learns of it.
-func (c *chain) broken() (told float64, err error) {
+func (c *chain) broken() (noticed float64, err error) {
 	if err := c.open(); err != nil {
 		return 0, err
 	}
@@ -198,17 +198,17 @@ func (c *chain) broken() (told float64, err error) {
 		return 0, err
 	}
 	if r.End == "end" || strings.Contains(r.End, "reset") {
-		told = 1
+		noticed = 1
 	}
 	if _, err := c.client.ask(order{Do: "close"}); err != nil {
-		return told, err
+		return noticed, err
 	}
 	// The proxy may end with an error here, which also tells the client.
 	line, err := c.proxy.ReadLine()
 	if err == nil && line == "" {
 		err = errors.New("the proxy does not reply")
 	}
-	return told, err
+	return noticed, err
 }
 
 // early makes the client send before the kernel has been handed the sockets.

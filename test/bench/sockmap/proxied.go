@@ -186,7 +186,7 @@ func (a *apps) admitted(name string, want int) error {
 		}
 		short := 0
 		for _, p := range list {
-			if p.State == "short" {
+			if p.State == "accelerated" {
 				short++
 			}
 		}
@@ -201,7 +201,7 @@ func (a *apps) admitted(name string, want int) error {
 
 func firstOf(list []sockmap.Pair) sockmap.Pair {
 	for _, p := range list {
-		if p.State != "short" {
+		if p.State != "accelerated" {
 			return p
 		}
 	}

@@ -314,7 +314,7 @@ func (t *talk) converse(size int) error {
 		_, err := t.ask(warm, size)
 		return err
 	}
-	if err := t.until("short", func(p sockmap.Pair) bool { return p.State == "short" }); err != nil {
+	if err := t.until("accelerated", func(p sockmap.Pair) bool { return p.State == "accelerated" }); err != nil {
 		return err
 	}
 	if t.mode == held {

@@ -28,6 +28,7 @@ const Pause = "registry.k8s.io/pause:3.10.2"
 // Programs are the programs that go into the images, by path.
 type Programs struct {
 	Agnhost, CoreDNS, Regression string
+	Front                        string   // stands before agnhost
 	CoreDNSImage                 string   // name of the image
 	Specs                        []string // names of all images that specs run, including those not built here
 }
@@ -72,7 +73,8 @@ func BuildAll(path string, p Programs) (err error) {
 	pause := layers.make("pause", func(l layer) { l.deb(find(debs, "catatonit")) })
 	dns := layers.make("dns", func(l layer) { l.Program("coredns", p.CoreDNS) })
 	agnhost := layers.make("agnhost", func(l layer) {
-		l.Program("agnhost", p.Agnhost)
+		l.Program("agnhost", p.Front)
+		l.Program("agnhost-upstream", p.Agnhost)
 		l.symlink("agnhost-2", "agnhost")
 		l.Dir("uploads", 0o755)
 		for _, name := range []string{"localhost.crt", "localhost.key"} {
@@ -88,7 +90,7 @@ func BuildAll(path string, p Programs) (err error) {
 		{Names: []string{p.CoreDNSImage}, Layers: []*oci.Layer{dns}, Entrypoint: []string{"/coredns"}},
 		{Names: specs.of(e2e + "busybox"), Layers: []*oci.Layer{box}, Cmd: []string{"sh"}},
 		{
-			Names: specs.of(e2e + "agnhost"), Layers: []*oci.Layer{clients, dns, agnhost},
+			Names: slices.Compact(append(specs.of(e2e+"agnhost"), ofPolicies(e2e)...)), Layers: []*oci.Layer{clients, dns, agnhost},
 			Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"},
 		},
 		// Older specs call this image jessie-dnsutils.
@@ -102,6 +104,11 @@ func BuildAll(path string, p Programs) (err error) {
 		return fmt.Errorf("build images: %w", specs.err)
 	}
 	return oci.Write(path, images)
+}
+
+// ofPolicies returns the names under which the suites of ../policy ask for agnhost: ClusterNetworkPolicy's and cyclonus'.
+func ofPolicies(repository string) []string {
+	return []string{repository + "agnhost:2.45", repository + "agnhost:2.43"}
 }
 
 // names selects image names; it keeps the first error.

@@ -99,7 +99,7 @@ func conversations(text string) (map[string]uint64, error) {
 	}
 	found := map[string]uint64{}
 	for _, r := range rows {
-		if r.State == "short" && r.ClientPod == "default/client" && r.ServerPod == "default/stays" {
+		if r.State == "accelerated" && r.ClientPod == "default/client" && r.ServerPod == "default/stays" {
 			found[r.Client] = min(r.Redirected[0], r.Redirected[1])
 		}
 	}

@@ -56,9 +56,9 @@ func migrate(t *testing.T, routing, mode string) {
 			t.FailNow() // the following steps depend on it
 		}
 	}
-	former, held := f.pods(), map[string]map[int]netip.AddrPort{}
+	before, held := f.pods(), map[string]map[int]netip.AddrPort{}
 	run("kube-proxy alone", func() {
-		for node, name := range formerClients() {
+		for node, name := range clientsOfOldPlugin() {
 			held[name] = f.peers(f.podPlace(node, name))
 		}
 	})
@@ -69,19 +69,19 @@ func migrate(t *testing.T, routing, mode string) {
 	requests = append(requests, once[len(once)-1])
 	run("back to kube-proxy", func() { f.clean(true) })
 	run("and again", func() { f.clean(false) })
-	run("new pods", func() { mixed = f.startMixed(former) })
+	run("new pods", func() { mixed = f.startMixed(before) })
 	run("kube-proxy ends", f.endProxies)
 	requests.stop() // netfilter translates the connections that they hold
 	requests = nil
-	f.awaitFormers()
+	f.awaitImportEnd()
 	run("without its rules", func() {
 		requests = f.startSources()
 		f.removeRules(mode)
 	})
 }
 
-// formerClients returns the client pods of the former plugin, by node.
-func formerClients() map[string]string {
+// clientsOfOldPlugin returns the client pods of the former plugin, by node.
+func clientsOfOldPlugin() map[string]string {
 	return map[string]string{"node1": "client", "node2": "client2"}
 }
 
@@ -102,8 +102,8 @@ func (f *fixture) clean(is bool) {
 				"--output=jsonpath={.items[*].status.containerStatuses[*].lastState.terminated.message}")
 			f.t.Errorf("%s hands no connection over to netfilter:\n%s\nbefore that:\n%s", job, text, earlier)
 		}
-		told, _, _ := strings.Cut(text, "removed ")
-		f.t.Log(told)
+		summary, _, _ := strings.Cut(text, "removed ")
+		f.t.Log(summary)
 	}
 }
 
@@ -182,7 +182,7 @@ func (f *fixture) peers(at place.Place) map[int]netip.AddrPort {
 // for those that existed before, which continue.
 func (f *fixture) bySocket(held map[string]map[int]netip.AddrPort) {
 	service := netip.MustParseAddrPort(f.clusterIP("echo"))
-	for node, name := range formerClients() {
+	for node, name := range clientsOfOldPlugin() {
 		at := f.podPlace(node, name)
 		// A connection that is kept open can be inspected.
 		f.newSource(name, at, []target{{name + ", once more", "tcp", service.String()}})
@@ -206,18 +206,18 @@ func (f *fixture) bySocket(held map[string]map[int]netip.AddrPort) {
 
 // startMixed starts pods that get their network from the agent, and has former and new pods send
 // requests to each other, by address and through Services, on the same node and on the other one.
-func (f *fixture) startMixed(former map[string]podState) (all sources) {
+func (f *fixture) startMixed(before map[string]podState) (all sources) {
 	f.apply(migration)
 	f.mustAsk("rollout", "status", "daemonset/fresh", waitFlag)
 	now := f.pods()
-	for name, was := range former {
+	for name, was := range before {
 		if diff := cmp.Diff(was, now[name]); diff != "" {
 			f.t.Errorf("%s (-before +now):\n%s", name, diff)
 		}
 	}
 	targets := []target{{"Service of former pods", "tcp", f.clusterIP("echo")}, {"Service of new pods", "tcp", f.clusterIP("fresh")}}
 	places, ours := map[string]place.Place{}, f.ours()
-	for node, name := range formerClients() {
+	for node, name := range clientsOfOldPlugin() {
 		places[name] = f.podPlace(node, name)
 	}
 	for full, pod := range now {
@@ -290,9 +290,9 @@ func (f *fixture) endProxies() {
 	}
 }
 
-// awaitFormers waits until the agents leave no more UDP to netfilter. A client would meet that again
+// awaitImportEnd waits until the agents leave no more UDP to netfilter. A client would meet that again
 // if it got the port of an earlier one.
-func (f *fixture) awaitFormers() {
+func (f *fixture) awaitImportEnd() {
 	f.t.Helper()
 	for _, pod := range strings.Fields(f.mustAsk("--namespace=kube-system", "get", "pods", "--selector=app.kubernetes.io/name=fairlead", "--output=name")) {
 		f.await("netfilter translates no UDP from outside", func() error {

@@ -26,7 +26,7 @@ const mostInstructions = 200_000
 func configs(short bool) []bpf.MapsPacketConfig {
 	off := bpf.MapsPacketConfig{SnatFirst: 1024, SnatLast: 1024, TickShift: 0}
 	on := bpf.MapsPacketConfig{
-		SnatFirst: 1, SnatLast: 65535, TickShift: 31, ExternalClusterip: 1, HostFlows: 1, Growing: 1, Masquerade: 1, Bypass: 1, DsrAccept: 1, TunnelPort: 8472, AnySourcePort: 1, Checked: 1<<48 - 1,
+		SnatFirst: 1, SnatLast: 65535, TickShift: 31, ExternalClusterip: 1, HostFlows: 1, Growing: 1, Masquerade: 1, Bypass: 1, DsrAccept: 1, TunnelPort: 8472, AnySourcePort: 1, Policies: 1, Checked: 1<<48 - 1,
 		HashKey0: ^uint64(0), HashKey1: ^uint64(0), HashKey2: ^uint64(0), HashKey3: ^uint64(0), HashKey4: ^uint64(0),
 	}
 	rated := on
@@ -48,7 +48,7 @@ func configs(short bool) []bpf.MapsPacketConfig {
 	for bits := range uint16(16) {
 		list = append(list, bpf.MapsPacketConfig{
 			SnatFirst: 1, SnatLast: 65535, TickShift: 10, ExternalClusterip: 1, HostFlows: 1,
-			DsrAccept: 1, TunnelPort: uint32(bits>>2&1) * 8472, AnySourcePort: uint32(bits >> 3), Growing: bits & 1, Masquerade: bits >> 1 & 1, Bypass: uint32(bits >> 2 & 1), Pacer: uint32(bits>>3) * math.MaxUint32,
+			DsrAccept: 1, TunnelPort: uint32(bits>>2&1) * 8472, AnySourcePort: uint32(bits >> 3), Policies: uint64(bits & 1), Growing: bits & 1, Masquerade: bits >> 1 & 1, Bypass: uint32(bits >> 2 & 1), Pacer: uint32(bits>>3) * math.MaxUint32,
 		})
 	}
 	return list

@@ -67,7 +67,7 @@ func TestEveryProgramLoads(t *testing.T) {
 	if err := flows.Close(); err != nil {
 		t.Error(err)
 	}
-	peers, err := d.Peers(true) // loads a program that is not attached
+	peers, err := d.SocketOrigins(true) // loads a program that is not attached
 	if err != nil {
 		t.Fatal(err)
 	}

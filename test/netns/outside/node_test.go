@@ -66,7 +66,7 @@ type agent struct {
 // BPF file system, the cgroup, the XDP mode and the devices.
 func newNodeMain(args []string) (func(nodeOrder) (nodeState, error), error) {
 	filter, err := devices.ParseFilter(args[3])
-	reach, reachErr := datapath.ParseReach("primary")
+	reach, reachErr := datapath.ParseNodePortAddrs("primary")
 	if err := errors.Join(err, reachErr); err != nil {
 		return nil, err
 	}
@@ -190,11 +190,7 @@ func (a *agent) state() (nodeState, error) {
 	}
 	state := nodeState{Drops: map[string]uint64{}}
 	for _, d := range status.Outside.Devices {
-		s := deviceState{Name: d.Name, TC: d.TC, XDP: d.XDP, XDPWhy: d.XDPWhy}
-		if d.Err != nil {
-			s.Err = d.Err.Error()
-		}
-		state.Devices = append(state.Devices, s)
+		state.Devices = append(state.Devices, deviceState{Name: d.Name, TC: d.TC, XDP: d.XDP, XDPWhy: d.XDPWhy, Err: d.Error})
 	}
 	for hook := range bpf.MapsHookHOOKS {
 		for reason := range bpf.MapsReasonREASONS {

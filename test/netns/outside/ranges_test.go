@@ -145,7 +145,7 @@ func (u *guardedUse) isRefused() error {
 	return errors.New("still answered")
 }
 
-// Clients in the source ranges may use a load balancer's address while an agent vouches for the
+// Clients in the source ranges may use a load balancer's address while an agent renews the lease on the
 // ranges. When the ranges change to exclude them, their open connections and datagram flows are
 // refused within a tick, as new ones are; when they are let in again, the flows continue. Only a
 // connection to a backend on another node may have ended: what the backend sends meanwhile reaches

@@ -91,7 +91,7 @@ func (w *threePods) hop(port uint16) (h hop) {
 		}
 		h.client += p.Redirected[0] + p.Passed[0]
 		h.server += p.Redirected[1] + p.Passed[1]
-		if p.State == "short" {
+		if p.State == "accelerated" {
 			h.short++
 		} else {
 			h.others = append(h.others, p)

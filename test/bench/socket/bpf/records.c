@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <bpf/bpf_helpers.h>
 
-#include "../../../../bpf/lib/sock.h"
+#include "../../../../bpf/lib/sock_origin.h"
 
 enum record {
 	RECORD_NONE,

@@ -1,0 +1,1 @@
+// A file like this lets evaluatePacket be declared without a body.
