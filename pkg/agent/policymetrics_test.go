@@ -70,7 +70,7 @@ func TestPolicyMetrics(t *testing.T) {
 			return []policies.Device{{Pod: pod, Index: 7, Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}
 		},
 		Applied: func(waited time.Duration) { a.metrics.Enforced(waited); applied <- struct{}{} },
-		Decided: func() { ended <- nil },
+		Decided: func() error { ended <- nil; return nil },
 	}
 	go func() { ended <- a.enforcer.Run(ctx, around) }()
 	<-applied

@@ -302,9 +302,9 @@ func (a *agent) startPolicies() error {
 	a.enforcer.Report = a.report
 	around := &policies.Around{
 		Writer: writer, Devices: a.network.Load().Devices, NeedPods: a.cluster.NeedPods, Expel: a.accelerator.Expel, Applied: a.metrics.Enforced,
-		Decided: func() {
-			a.store.SignalTraits()
+		Decided: func() error {
 			a.accelerator.Wake()
+			return a.network.Load().Decide()
 		},
 	}
 	a.running.Start("enforce", func(ctx context.Context) error { return a.enforcer.Run(ctx, around) })

@@ -72,9 +72,6 @@ func (s *queue) PoliciesChanged() <-chan struct{} { return s.policy }
 // one reader.
 func (s *queue) TraitsChanged() <-chan struct{} { return s.traits }
 
-// SignalTraits wakes the reader of TraitsChanged, for what depends on more than a Store.
-func (s *queue) SignalTraits() { signal(s.traits) }
-
 // SelfChanged is signaled whenever the Node that the agent runs on changes. It has one reader.
 func (s *queue) SelfChanged() <-chan struct{} { return s.node }
 

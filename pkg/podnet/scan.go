@@ -173,6 +173,13 @@ func (n *Network) traits(record, was *Record) Traits {
 	return n.cfg.Traits(record.Pod, record.Device.Bandwidth, &was.Traits)
 }
 
+// Decide treats each pod as Config.Traits now says, and returns once the programs do.
+func (n *Network) Decide() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return errors.Join(n.decideTraits(), n.writePods())
+}
+
 // decideTraits updates the records of the pods whose treatment has changed.
 func (n *Network) decideTraits() error {
 	var errs []error

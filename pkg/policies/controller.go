@@ -8,6 +8,7 @@ package policies
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"sync"
@@ -62,6 +63,7 @@ type Controller struct {
 	listed   bool // and they were delivered
 	reported map[model.Key][]model.Problem
 	expelled bool // nothing of a pod that is judged passes the programs by
+	stale    bool // the pods' devices do not yet say which pods are judged
 
 	// The pod network asks while it holds its own lock, which devices are read under.
 	answers sync.Mutex // guards what follows, and is never held for long
@@ -164,8 +166,9 @@ type Around struct {
 	Devices func() []Device
 	// NeedPods says whether the pods of all nodes are needed. Nil if they are always delivered.
 	NeedPods func(bool)
-	// Decided is called when Judged and Passing may return something else.
-	Decided func()
+	// Decided is called when Judged and Passing may return something else. A change counts as written once it
+	// has returned: the programs ask about no pod whose device does not say so. If it fails it is called again.
+	Decided func() error
 	// Expel has what pods send and get pass the programs that Passing denies it to, before a change is
 	// written by which a policy comes to be about one. Nil if nothing ever passes by.
 	Expel func() error
@@ -262,15 +265,28 @@ func (c *Controller) step(around *Around, asked *verifyRequest) error {
 	if err == nil {
 		err = around.Writer.SetAny(any)
 	}
+	if err == nil {
+		err = c.tell(around, any)
+	}
 	c.report()
 	c.note(change, begun, around, errors.Join(err, stays))
-	if err == nil && c.decide(any) && around.Decided != nil {
-		around.Decided()
-	}
 	if err == nil {
 		c.check(around.Writer, devices, asked)
 	}
 	return errors.Join(err, stays)
+}
+
+// tell says which pods are judged, if that changed since it was last told.
+func (c *Controller) tell(around *Around, any bool) error {
+	c.stale = c.decide(any) || c.stale
+	if !c.stale || around.Decided == nil {
+		return nil
+	}
+	if err := around.Decided(); err != nil {
+		return fmt.Errorf("tell the pods' devices which of them policies are about: %w", err)
+	}
+	c.stale = false
+	return nil
 }
 
 // take notes that what changed so far is being compiled.

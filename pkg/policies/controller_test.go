@@ -103,6 +103,8 @@ type rig struct {
 	needed  bool
 	decided int
 	events  []string
+
+	undecided error // what Decided returns
 }
 
 func newRig(t *testing.T) *rig {
@@ -114,7 +116,12 @@ func newRig(t *testing.T) *rig {
 		},
 	})
 	r.around = &Around{
-		Writer: &r.kernel, NeedPods: func(needed bool) { r.needed = needed }, Decided: func() { r.decided++ },
+		Writer: &r.kernel, NeedPods: func(needed bool) { r.needed = needed },
+		Decided: func() error {
+			r.Judged(model.Name{Namespace: "n", Name: "web"}, true) // which must not wait for the step that tells it
+			r.decided++
+			return r.undecided
+		},
 		Devices: func() []Device {
 			r.Judged(model.Name{Namespace: "n", Name: "web"}, true) // which must not wait for the step that asks
 			return []Device{{Pod: model.Name{Namespace: "n", Name: "web"}, Index: 7, Addrs: []netip.Addr{web}}}
@@ -278,6 +285,28 @@ func TestFailure(t *testing.T) {
 	r.accepts(false)
 	if r.Status().Error != "" {
 		t.Errorf("the status still says %q", r.Status().Error)
+	}
+}
+
+// TestDevicesStale checks that a change is not said to be in force while the pods' devices do not say that they are judged.
+func TestDevicesStale(t *testing.T) {
+	r := newRig(t)
+	r.sync()
+	r.listPolicies(isolate())
+	r.undecided = errors.New("read-only")
+	for range 2 {
+		if err := r.Controller.step(r.around, nil); !errors.Is(err, r.undecided) {
+			t.Errorf("a step that cannot tell: %v", err)
+		}
+	}
+	if s := r.Status(); !strings.Contains(s.Error, "read-only") || r.decided != 2 || !s.Written.IsZero() {
+		t.Errorf("told %d times, status %+v", r.decided, s)
+	}
+	r.undecided = nil
+	r.step()
+	r.step()
+	if s := r.Status(); s.Error != "" || r.decided != 3 {
+		t.Errorf("told %d times, status %+v", r.decided, s)
 	}
 }
 

@@ -27,6 +27,14 @@ func (n *Network) registered() {
 	}
 }
 
+// Decide treats each pod as Policies now say.
+func (n *Network) Decide() error {
+	if n == nil || n.pods == nil {
+		return nil
+	}
+	return n.pods.Decide()
+}
+
 // Devices returns the devices of the pods that the plugin has set up.
 func (n *Network) Devices() (list []policies.Device) {
 	if n == nil || n.pods == nil {
