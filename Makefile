@@ -286,9 +286,9 @@ bench-bandwidth: ## measure what a rate limit does to a pod's requests, compared
 	_output/bench/bin/bandwidth -kernels "$(RATED)" $(if $(ROW),-only "$(ROW)") -output _output/bench/bandwidth.json
 
 .PHONY: bench-control
-bench-control: ## measure the control path (root); writes _output/bench/control.json
+bench-control: ## measure the control path; ROW=policy for a part (root); writes _output/bench/control.json
 	@mkdir -p _output/bench
-	$(GO) run ./test/bench/control -output _output/bench/control.json
+	$(GO) run ./test/bench/control $(if $(ROW),-only "$(ROW)") -output _output/bench/control.json
 
 .PHONY: bench-datapath
 bench-datapath: ## compare the packet programs with minimal ones and with kube-proxy; ROW=rate for a part (root)
