@@ -59,7 +59,9 @@ func TestPolicyMetrics(t *testing.T) {
 	}})
 	store.ReplaceClusterNetworkPolicies(nil)
 
-	writer, err := enforce.New(path.Maps(), false)
+	opened, err := path.OpenEnforceMaps()
+	check(err)
+	writer, err := enforce.New(opened, false)
 	check(err)
 	t.Cleanup(func() { check(writer.Close()) })
 	ctx, cancel := context.WithCancel(t.Context())

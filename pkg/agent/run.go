@@ -294,7 +294,11 @@ func (a *agent) startPolicies() error {
 	if a.enforcer == nil {
 		return nil
 	}
-	writer, err := enforce.New(a.path.Maps(), a.cfg.Policies == "audit")
+	opened, err := a.path.OpenEnforceMaps()
+	if err != nil {
+		return err
+	}
+	writer, err := enforce.New(opened, a.cfg.Policies == "audit")
 	if err != nil {
 		return err
 	}

@@ -220,6 +220,16 @@ func (d *shared) Maps() *maps.Maps {
 	return d.maps
 }
 
+// OpenEnforceMaps returns maps that are valid until they grow themselves. The caller must close them.
+func (d *shared) OpenEnforceMaps() (*maps.EnforceMaps, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.maps == nil {
+		return nil, ErrNoMaps
+	}
+	return d.maps.OpenEnforceMaps()
+}
+
 // Sizes returns the sizes of the maps, zero if there are none.
 func (d *shared) Sizes() maps.Sizes {
 	d.mu.Lock()

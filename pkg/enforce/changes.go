@@ -83,7 +83,7 @@ func (c *changes) release(e *extents) {
 }
 
 // write writes the version that is not in force.
-func (c *changes) write(m *kernel.Maps) error {
+func (c *changes) write(m *kernel.EnforceMaps) error {
 	for at, runs := range c.runs {
 		for i, run := range runs {
 			if err := m.PolicyRuns.Put(at.first+uint32(i), runRow(run)); err != nil {
@@ -95,9 +95,9 @@ func (c *changes) write(m *kernel.Maps) error {
 }
 
 // settle makes the other version the same, and deletes what is gone.
-func (c *changes) settle(m *kernel.Maps) error { return c.rows(m, true) }
+func (c *changes) settle(m *kernel.EnforceMaps) error { return c.rows(m, true) }
 
-func (c *changes) rows(m *kernel.Maps, settled bool) error {
+func (c *changes) rows(m *kernel.EnforceMaps, settled bool) error {
 	err := errors.Join(
 		named("policy_regions", classes(m.PolicyRegions, c.regions, c.version, settled)),
 		named("policy_peers", classes(m.PolicyPeers, c.peers, c.version, settled)),

@@ -29,7 +29,7 @@ const (
 
 // Writer writes tables to the maps. It is not safe for concurrent use.
 type Writer struct {
-	maps     *maps.Maps
+	maps     *maps.EnforceMaps
 	barrier  *maps.Barrier
 	clock    *ticks.Clock
 	tick     ticks.Tick
@@ -45,18 +45,19 @@ type Writer struct {
 }
 
 // New returns a Writer for maps that may have rows of a former agent, which stay in force until the first
-// Apply. With audit, what policies deny is only reported. The caller must close it.
-func New(m *maps.Maps, audit bool) (*Writer, error) {
+// Apply. With audit, what policies deny is only reported. The caller must close it, which closes the maps, as an
+// error does.
+func New(m *maps.EnforceMaps, audit bool) (*Writer, error) {
 	w := &Writer{maps: m, audit: audit, at: map[uint32]extent{}, fresh: true}
 	var err error
 	if w.tick, err = ticks.Measure(); err != nil {
-		return nil, err
+		return nil, errors.Join(err, m.Close())
 	}
 	if w.clock, err = w.tick.Clock(); err != nil {
-		return nil, err
+		return nil, errors.Join(err, m.Close())
 	}
 	if w.barrier, err = maps.NewBarrier(); err != nil {
-		return nil, errors.Join(err, w.clock.Close())
+		return nil, errors.Join(err, w.clock.Close(), m.Close())
 	}
 	if err := w.adopt(); err != nil {
 		return nil, errors.Join(fmt.Errorf("read the policies of the former agent: %w", err), w.Close())
@@ -64,8 +65,8 @@ func New(m *maps.Maps, audit bool) (*Writer, error) {
 	return w, nil
 }
 
-// Close frees what the Writer holds. The maps stay as they are.
-func (w *Writer) Close() error { return errors.Join(w.barrier.Close(), w.clock.Close()) }
+// Close frees what the Writer holds. What is in force stays in force.
+func (w *Writer) Close() error { return errors.Join(w.barrier.Close(), w.clock.Close(), w.maps.Close()) }
 
 // adopt reads which version is in force, makes the other one the same, and finds the runs that are in use.
 func (w *Writer) adopt() error {

@@ -220,7 +220,7 @@ func unseen(t *testing.T, w *Writer, m *kernel.Maps, change *policy.Change, tabl
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := next.write(m); err != nil {
+	if err := next.write(w.maps); err != nil {
 		t.Fatal(err)
 	}
 	after := inForce(t, w, m)
@@ -249,9 +249,19 @@ func inForce(t *testing.T, w *Writer, m *kernel.Maps) map[string]uint32 {
 	return out
 }
 
+// opened returns what a Writer of its maps takes.
+func opened(t *testing.T, m *kernel.Maps) *kernel.EnforceMaps {
+	t.Helper()
+	maps, err := m.OpenEnforceMaps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return maps
+}
+
 func newWriter(t *testing.T, m *kernel.Maps) *Writer {
 	t.Helper()
-	w, err := New(m, false)
+	w, err := New(opened(t, m), false)
 	if err != nil {
 		t.Fatal(err)
 	}

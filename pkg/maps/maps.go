@@ -21,7 +21,7 @@ var ErrIncompatible = errors.New("incompatible pin")
 type Maps struct {
 	addrMaps
 	rateMaps
-	policyMaps
+	PolicyMaps
 	Svcs         *ebpf.Map
 	Services     *ebpf.Map
 	Slots        *ebpf.Map
@@ -161,7 +161,7 @@ func (m *Maps) fields() []field {
 		{Info{Name: "counters", Row: "hook, reason -> packets, bytes", WrittenBy: "sock, tc, xdp, pod", ReadBy: "mapstats"},
 			&m.Counters, nil},
 	}
-	list = append(list, m.policyFields()...)
+	list = append(list, m.PolicyMaps.fields()...)
 	for i := range list {
 		list[i].Map = *list[i].at
 		list[i].Grows = list[i].size != nil

@@ -1,9 +1,14 @@
 package maps
 
-import "github.com/cilium/ebpf"
+import (
+	"errors"
+	"fmt"
 
-// policyMaps are the maps of policies: what the agent compiled, and the flows that were judged by it.
-type policyMaps struct {
+	"github.com/cilium/ebpf"
+)
+
+// PolicyMaps are the maps of policies: what the agent compiled, and the flows that were judged by it.
+type PolicyMaps struct {
 	PolicyState     *ebpf.Map
 	PolicyPods      *ebpf.Map
 	PolicyPeers     *ebpf.Map
@@ -17,8 +22,40 @@ type policyMaps struct {
 	PolicyDenials   *ebpf.Map
 }
 
-// policyFields lists them.
-func (m *Maps) policyFields() []field {
+// EnforceMaps are the maps that enforcing policies takes. They stay open when a Maps is closed because some of
+// its maps have grown.
+type EnforceMaps struct {
+	PolicyMaps
+	PodLinks *ebpf.Map
+}
+
+// OpenEnforceMaps opens maps of m again. The caller must close them.
+func (m *Maps) OpenEnforceMaps() (*EnforceMaps, error) {
+	opened := &EnforceMaps{}
+	var err error
+	if opened.PodLinks, err = m.PodLinks.Clone(); err != nil {
+		return nil, fmt.Errorf("duplicate map pod_links: %w", err)
+	}
+	target := opened.fields()
+	for i, f := range m.PolicyMaps.fields() {
+		if *target[i].at, err = (*f.at).Clone(); err != nil {
+			return nil, errors.Join(fmt.Errorf("duplicate map %s: %w", f.Name, err), opened.Close())
+		}
+	}
+	return opened, nil
+}
+
+// Close closes what is open.
+func (m *EnforceMaps) Close() error {
+	errs := []error{m.PodLinks.Close()}
+	for _, f := range m.fields() {
+		errs = append(errs, (*f.at).Close())
+	}
+	return errors.Join(errs...)
+}
+
+// fields lists them.
+func (m *PolicyMaps) fields() []field {
 	return []field{
 		{Info{Name: "policy_state", Row: "0 -> version in force, number of pods that policies may be about", WrittenBy: "enforce", ReadBy: "tc, pod"}, &m.PolicyState, nil},
 		{Info{Name: "policy_pods", Row: "interface -> subject, scope and generation of its pod, in both versions", WrittenBy: "enforce", ReadBy: "tc, pod"}, &m.PolicyPods, nil},

@@ -10,7 +10,7 @@ import (
 type PolicyFlow = bpf.MapsPolicyFlow
 
 // EachPolicyFlow calls visit with all flows that policies were asked about, as EachFlow does.
-func (m *Maps) EachPolicyFlow(visit func([]Flow, []PolicyFlow) error) error {
+func (m *PolicyMaps) EachPolicyFlow(visit func([]Flow, []PolicyFlow) error) error {
 	for _, flows := range []*ebpf.Map{m.PolicyFlows, m.PolicyPending} {
 		if err := eachRow(flows, &rowBuffer[Flow, PolicyFlow]{}, visit); err != nil {
 			return err
