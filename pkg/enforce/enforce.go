@@ -66,7 +66,9 @@ func New(m *maps.EnforceMaps, audit bool) (*Writer, error) {
 }
 
 // Close frees what the Writer holds. What is in force stays in force.
-func (w *Writer) Close() error { return errors.Join(w.barrier.Close(), w.clock.Close(), w.maps.Close()) }
+func (w *Writer) Close() error {
+	return errors.Join(w.barrier.Close(), w.clock.Close(), w.maps.Close())
+}
 
 // adopt reads which version is in force, makes the other one the same, and finds the runs that are in use.
 func (w *Writer) adopt() error {

@@ -62,7 +62,11 @@ func startEdits(t tenants) (_ *edits, err error) {
 	if _, err := e.maps.SetPods(rows); err != nil {
 		return nil, err
 	}
-	writer, err := enforce.New(e.maps, false)
+	opened, err := e.maps.OpenEnforceMaps()
+	if err != nil {
+		return nil, err
+	}
+	writer, err := enforce.New(opened, false)
 	if err != nil {
 		return nil, err
 	}
