@@ -3,10 +3,12 @@ package source
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	strictjson "sigs.k8s.io/json"
 )
 
 // ClusterPolicyGroup is the API group of ClusterNetworkPolicies.
@@ -24,7 +26,20 @@ type ClusterPolicy struct {
 	Spec ClusterPolicySpec `json:"spec"`
 	// Status is left as it is: agents have no use for it, and must not fail by what others write there.
 	Status json.RawMessage `json:"status,omitempty"`
+
+	unread []error // fields that the type does not have, or that are there twice
 }
+
+// UnmarshalJSON also notes which fields are not read, because a version of the API that has them came after this one: a rule
+// without them may be a wider one.
+func (c *ClusterPolicy) UnmarshalJSON(text []byte) (err error) {
+	type fields ClusterPolicy // has not this method
+	c.unread, err = strictjson.UnmarshalStrict(text, (*fields)(c))
+	return err
+}
+
+// Unread returns an error for each field that was not read.
+func (c *ClusterPolicy) Unread() []error { return c.unread }
 
 // ClusterPolicySpec is the spec of a ClusterPolicy.
 type ClusterPolicySpec struct {
@@ -43,8 +58,8 @@ type ClusterSubject struct {
 
 // ClusterPods are pods of several namespaces.
 type ClusterPods struct {
-	NamespaceSelector metav1.LabelSelector `json:"namespaceSelector"`
-	PodSelector       metav1.LabelSelector `json:"podSelector"`
+	NamespaceSelector metav1.LabelSelector  `json:"namespaceSelector"`
+	PodSelector       *metav1.LabelSelector `json:"podSelector"` // the API asks for it; nil selects nothing
 }
 
 // ClusterRule is a rule of either direction: ingress has From, egress has To.
@@ -53,7 +68,7 @@ type ClusterRule struct {
 	Action    string            `json:"action"`
 	From      []ClusterPeer     `json:"from,omitempty"`
 	To        []ClusterPeer     `json:"to,omitempty"`
-	Protocols []ClusterProtocol `json:"protocols,omitempty"`
+	Protocols []ClusterProtocol `json:"protocols,omitzero"` // nil for all
 }
 
 // ClusterPeer is a set of peers.
@@ -108,7 +123,7 @@ func AddClusterPolicies(scheme *runtime.Scheme) error {
 
 // DeepCopyObject returns a copy.
 func (c *ClusterPolicy) DeepCopyObject() runtime.Object {
-	return &ClusterPolicy{TypeMeta: c.TypeMeta, ObjectMeta: *c.ObjectMeta.DeepCopy(), Spec: copied(c.Spec), Status: bytes.Clone(c.Status)}
+	return &ClusterPolicy{TypeMeta: c.TypeMeta, ObjectMeta: *c.ObjectMeta.DeepCopy(), Spec: copied(c.Spec), Status: bytes.Clone(c.Status), unread: slices.Clone(c.unread)}
 }
 
 // DeepCopyObject returns a copy.

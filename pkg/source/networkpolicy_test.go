@@ -99,9 +99,9 @@ func TestClusterNetworkPolicy(t *testing.T) {
 		{"no rule", `{` + all + `}`, "subject { [] []}"},
 		{"peers", `{` + all + `, egress: [{action: Pass, to: [{namespaces: {}}, {networks: [10.0.0.0/8, "::/0"]}, {nodes: {}}]}]}`,
 			"subject { [] []}; egress 0 Pass pods{ [] []} 10.0.0.0/8-[] ::/0-[] nodes[] any port"},
-		{"protocols", `{` + all + `, ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [{tcp: {}}, {udp: {destinationPort: {number: 53}}},
-			{sctp: {destinationPort: {range: {start: 1, end: 9}}}}, {destinationNamedPort: http}]}]}`,
-			"subject { [] []}; ingress 0 Deny pods{ [] []} tcp:0-65535 udp:53-53 sctp:1-9 any:http"},
+		{"protocols", `{` + all + `, ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [{tcp: {destinationPort: {range: {start: 1, end: 65535}}}},
+			{udp: {destinationPort: {number: 53}}}, {sctp: {destinationPort: {range: {start: 1, end: 9}}}}, {destinationNamedPort: http}]}]}`,
+			"subject { [] []}; ingress 0 Deny pods{ [] []} tcp:1-65535 udp:53-53 sctp:1-9 any:http"},
 
 		{"unknown peer of Accept", `{` + all + `, ingress: [{action: Accept, from: [{}, {namespaces: {}}]}]}`,
 			"subject { [] []}; ingress 0 Accept pods{ [] []} any port; InvalidPeer"},
@@ -133,6 +133,75 @@ func TestClusterNetworkPolicy(t *testing.T) {
 			t.Errorf("%s:\nhave %s\nwant %s", tt.name, have, tt.want)
 		}
 	}
+}
+
+// A field that came with a later version of the API may narrow what it is in: a rule without it must not be wider.
+func TestUnreadFields(t *testing.T) {
+	rule := func(action, of string) string {
+		return `{tier: Admin, subject: {namespaces: {}}, egress: [{action: ` + action + `, ` + of + `}]}`
+	}
+	const (
+		to      = `to: [{namespaces: {}}]`
+		nothing = "subject { [] []}; UnknownField"
+		denies  = "subject { [] []}; egress 0 Deny any peer any port; UnknownField; UnknownRule"
+	)
+	tests := []struct{ name, spec, want string }{
+		{"tcp", rule("Accept", to+`, protocols: [{tcp: {sourcePort: {number: 53}}}]`), nothing},
+		{"tcp beside a port", rule("Accept", to+`, protocols: [{tcp: {destinationPort: {number: 80}, sourcePort: {number: 53}}}]`), nothing},
+		{"destinationPort", rule("Accept", to+`, protocols: [{udp: {destinationPort: {number: 80, except: 9}}}]`), nothing},
+		{"range", rule("Accept", to+`, protocols: [{sctp: {destinationPort: {range: {start: 1, end: 9, step: 2}}}}]`), nothing},
+		{"protocol", rule("Accept", to+`, protocols: [{destinationNamedPort: http, icmp: {type: 8}}]`), nothing},
+		{"protocol alone", rule("Accept", to+`, protocols: [{icmp: {type: 8}}]`), nothing},
+		{"tcp beside a protocol that is understood", rule("Accept", to+`, protocols: [{tcp: {sourcePort: {}}}, {udp: {destinationPort: {number: 53}}}]`),
+			"subject { [] []}; egress 0 Accept pods{ [] []} udp:53-53; UnknownField"},
+		{"tcp of Deny", rule("Deny", to+`, protocols: [{tcp: {sourcePort: {number: 53}}}]`), denies},
+		{"tcp of Pass", rule("Pass", to+`, protocols: [{tcp: {sourcePort: {number: 53}}}]`), denies},
+		{"peer", rule("Accept", `to: [{namespaces: {}, tenant: a}]`), nothing},
+		{"peer beside one that is understood", rule("Accept", `to: [{namespaces: {}, tenant: a}, {nodes: {}}]`), "subject { [] []}; egress 0 Accept nodes[] any port; UnknownField"},
+		{"peer of Deny", rule("Deny", `to: [{namespaces: {}, tenant: a}]`), denies},
+		{"selector", rule("Accept", `to: [{namespaces: {matchFields: []}}]`), nothing},
+		{"requirement", rule("Accept", `to: [{nodes: {matchExpressions: [{key: a, operator: Exists, since: x}]}}]`), nothing},
+		{"pods", rule("Accept", `to: [{pods: {podSelector: {}, ports: []}}]`), nothing},
+		{"rule", rule("Accept", to+`, from: [{namespaces: {}}]`), nothing},
+		{"rule of Deny", rule("Deny", to+`, icmp: 8`), denies},
+		{"a path as a name", rule("Accept", to+`, "to[0]": 8, "to[7].x": 9`), "subject { [] []}; UnknownField; UnknownField"},
+		{"subject", `{tier: Admin, subject: {namespaces: {matchLabels: {a: b}}, except: {}}, egress: [{action: Accept, ` + to + `}, {action: Deny, ` + to + `}]}`,
+			"subject { [] []}; egress 1 Deny pods{ [] []} any port; UnknownField; InvalidSubject"},
+		{"pods of a subject", `{tier: Admin, subject: {pods: {podSelector: {matchLabels: {a: b}}, except: {}}}, egress: [{action: Pass, ` + to + `}, {action: Deny, ` + to + `}]}`,
+			"subject { [] [{a 0 [b]}]}; egress 1 Deny pods{ [] []} any port; UnknownField"},
+		{"policy", `{tier: Admin, subject: {namespaces: {}}, schedule: night, egress: [{action: Accept, ` + to + `}, {action: Deny, ` + to + `}]}`,
+			"subject { [] []}; egress 1 Deny pods{ [] []} any port; UnknownField"},
+		{"too many", rule("Accept", to+`}, {action: Accept, `+to+manyFields()), "subject { [] []}; UnknownField; UnknownField"},
+
+		{"tcp without a field", rule("Accept", to+`, protocols: [{tcp: {}}]`), "subject { [] []}; InvalidPort"},
+		{"tcp without a field of Deny", rule("Deny", to+`, protocols: [{tcp: {}}]`), "subject { [] []}; egress 0 Deny any peer any port; InvalidPort; UnknownRule"},
+		{"destinationPort without a field", rule("Accept", to+`, protocols: [{tcp: {destinationPort: {}}}]`), "subject { [] []}; InvalidPort"},
+		{"range without an end", rule("Accept", to+`, protocols: [{tcp: {destinationPort: {range: {start: 80}}}}]`), "subject { [] []}; InvalidPort"},
+		{"no protocol", rule("Accept", to+`, protocols: []`), "subject { [] []}; InvalidPort"},
+		{"pods without podSelector", rule("Accept", `to: [{pods: {namespaceSelector: {}}}]`), "subject { [] []}; InvalidPeer"},
+		{"subject without podSelector", `{tier: Admin, subject: {pods: {}}, egress: [{action: Accept, ` + to + `}]}`, "subject { [] []}; InvalidSubject"},
+		{"no network", rule("Accept", `to: [{networks: []}]`), "subject { [] []}; InvalidPeer"},
+	}
+	for _, tt := range tests {
+		policy := &ClusterPolicy{}
+		if err := yaml.Unmarshal([]byte(`{metadata: {name: c, tenant: a}, spec: `+tt.spec+`}`), policy); err != nil {
+			t.Fatal(tt.name, err)
+		}
+		for _, policy := range []*ClusterPolicy{policy, policy.DeepCopyObject().(*ClusterPolicy)} {
+			if have := brief(ClusterNetworkPolicy(policy)); have != tt.want {
+				t.Errorf("%s:\nhave %s\nwant %s", tt.name, have, tt.want)
+			}
+		}
+	}
+}
+
+// manyFields are more fields than the decoder lists.
+func manyFields() string {
+	var out strings.Builder
+	for i := range 2 * maxUnread {
+		fmt.Fprintf(&out, ", x%d: 1", i)
+	}
+	return out.String()
 }
 
 func TestPolicyPod(t *testing.T) {

@@ -60,7 +60,7 @@ func podsOf(in *source.ClusterPods) *v1alpha1.NamespacedPod {
 	if in == nil {
 		return nil
 	}
-	return &v1alpha1.NamespacedPod{NamespaceSelector: in.NamespaceSelector, PodSelector: in.PodSelector}
+	return &v1alpha1.NamespacedPod{NamespaceSelector: in.NamespaceSelector, PodSelector: *in.PodSelector}
 }
 
 func fromOf(in []source.ClusterPeer) []v1alpha1.AdminNetworkPolicyIngressPeer {

@@ -189,7 +189,7 @@ func (g *generator) clusterPolicy(name, tier string) *source.ClusterPolicy {
 	policy.Spec.Tier, policy.Spec.Priority = tier, int32(g.IntN(3))
 	namespaces, pods := g.subject(), g.subject()
 	if policy.Spec.Subject.Namespaces = &namespaces; g.one(2) {
-		policy.Spec.Subject = source.ClusterSubject{Pods: &source.ClusterPods{NamespaceSelector: namespaces, PodSelector: pods}}
+		policy.Spec.Subject = source.ClusterSubject{Pods: &source.ClusterPods{NamespaceSelector: namespaces, PodSelector: &pods}}
 	}
 	for range g.IntN(4) {
 		policy.Spec.Ingress = append(policy.Spec.Ingress, source.ClusterRule{Action: g.action(tier), From: g.clusterPeers(false), Protocols: g.protocols()})
@@ -221,7 +221,7 @@ func (g *generator) clusterPeers(egress bool) []source.ClusterPeer {
 		case n == 1:
 			out = append(out, source.ClusterPeer{Namespaces: &namespaces})
 		default:
-			out = append(out, source.ClusterPeer{Pods: &source.ClusterPods{NamespaceSelector: namespaces, PodSelector: pods}})
+			out = append(out, source.ClusterPeer{Pods: &source.ClusterPods{NamespaceSelector: namespaces, PodSelector: &pods}})
 		}
 	}
 	return out
@@ -231,7 +231,7 @@ func (g *generator) protocols() []source.ClusterProtocol {
 	var out []source.ClusterProtocol
 	for range g.IntN(3) {
 		first := int32(79 + g.IntN(8))
-		match := &source.ClusterPortMatch{}
+		match := &source.ClusterPortMatch{DestinationPort: &source.ClusterPort{Range: &source.ClusterRange{Start: 1, End: 65535}}}
 		switch g.IntN(3) {
 		case 0:
 			match.DestinationPort = &source.ClusterPort{Number: first}

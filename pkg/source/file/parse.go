@@ -248,6 +248,9 @@ func (p part) decode(into any) error {
 	if err != nil {
 		return p.decodeError(err)
 	}
+	if own, is := into.(interface{ Unread() []error }); is { // decodes itself, so that nothing is known of it here
+		strict = append(strict, own.Unread()...)
+	}
 	if len(strict) == 0 {
 		return nil
 	}
