@@ -57,6 +57,7 @@ func startAgent(t *testing.T, status func() observe.Status) (stateDir string, le
 		Verify: func(_ context.Context, repair bool) (observe.Verification, error) {
 			return verified(status(), repair), nil
 		},
+		Try:      sampleTrial,
 		Policies: samplePolicies{},
 	})
 	if err != nil {

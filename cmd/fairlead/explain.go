@@ -15,7 +15,6 @@ import (
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/explain"
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/pkg/policies"
 )
 
 // maxProbes bounds how many turns, or ports, an explanation uses up.
@@ -27,7 +26,7 @@ type explanation struct {
 	*explain.Explanation
 	Problems []model.ObjectProblem `json:"problems,omitempty"`
 	// Policies is what policies say about the first packet, for each backend that it may go to.
-	Policies []policies.Answer `json:"policies,omitempty"`
+	Policies []policyVerdict `json:"policies,omitempty"`
 }
 
 func newExplainCommand(inv *invocation) *cobra.Command {
@@ -49,8 +48,12 @@ them. These count as new connections for affinity and round robin. Nothing is se
 if net.ipv4.tcp_fastopen does not let clients use TCP Fast Open. A probe shows what clients get in the command's own
 network namespace and part of the cgroup tree.
 
-If the agent enforces policies, it says what they decide about the first packet, for each backend that it may go to: the
-verdict in each direction that this node decides about, and the policy and the rule that give it.
+If network policies are about a pod of this node at either end, the line "policies" says what becomes of the connection, and a
+section at the end what they say for each backend that it may get, up to 8: the verdict in each direction that this node decides
+about, the policy and the rule. The agent has the program at the pod's device decide about the first packet, over the live
+rows of policies; its own rows of flows, its counts and events are kept apart, so nothing is left behind. What is only
+audited is said to be accepted, with the rule that would deny it. Without an agent, the same rows are read from the maps, and
+rules have numbers instead of names.
 
 A SRC that this node would answer through a served device is a client outside, which sends packets. For it, the agent
 builds the first packet of the flow and lets the device's own programs decide, as they are attached and with the live
@@ -62,6 +65,7 @@ The exit code is 3 if the maps or programs on the connection's way are damaged.`
 		Example: `  fairlead explain node 10.96.0.10:80
   fairlead explain 10.1.0.7 10.96.0.53:53 --protocol udp
   fairlead explain 10.1.0.7 [fd96::10]:443 -o json
+  fairlead explain 10.1.0.7 10.1.0.9:8080
   fairlead explain 198.51.100.7:4000 192.0.2.1:30080
   fairlead explain 198.51.100.7 203.0.113.9:443 --device eth0`,
 		Args: cobra.ExactArgs(2),
@@ -89,6 +93,9 @@ The exit code is 3 if the maps or programs on the connection's way are damaged.`
 				if err := view.AddProbes(probes); err != nil {
 					return err
 				}
+			}
+			if err := view.judge(cmd.Context(), cfg, args[0], &question); err != nil {
+				return err
 			}
 			if err := inv.print(view, view.write); err != nil {
 				return err
@@ -147,7 +154,9 @@ func askMaps(ctx context.Context, cfg *config.Config, q explain.Question, trial 
 	if err != nil {
 		return nil, pinsError(cfg, err)
 	}
-	if !outside && e.Forwarding != explain.ByPodDevice {
+	// What no frontend matches is left alone with the programs and without them, which are attached once a Service needs them.
+	leftAlone := e.Outcome == explain.LeftAlone && e.Frontend == nil
+	if !outside && e.Forwarding != explain.ByPodDevice && !leftAlone {
 		links, err := datapath.ReadLinks(filepath.Join(filepath.Dir(mapsDir(cfg)), "links"))
 		if err != nil {
 			return nil, err
@@ -161,7 +170,7 @@ func askMaps(ctx context.Context, cfg *config.Config, q explain.Question, trial 
 	if err != nil {
 		return nil, err
 	}
-	return &explanation{e, problems[objectOf(e.Service)], judged(ctx, cfg, &q, e)}, nil
+	return &explanation{Explanation: e, Problems: problems[objectOf(e.Service)]}, nil
 }
 
 // detached lists the programs on the connection's way that are not attached.
@@ -184,50 +193,13 @@ func detached(links []datapath.ProgramStatus, q explain.Question) []string {
 		strings.Join(missing, ", "))}
 }
 
-// maxJudged is for how many backends policies are asked.
-const maxJudged = 8
-
-// judged asks the agent what policies say about the connection. It returns nothing if no agent answers, or if it enforces
-// no policies.
-func judged(ctx context.Context, cfg *config.Config, q *explain.Question, e *explain.Explanation) []policies.Answer {
-	var to []netip.AddrPort
-	switch {
-	case e.Next != nil:
-		to = []netip.AddrPort{*e.Next}
-	case e.Outcome == explain.LeftAlone:
-		to = []netip.AddrPort{e.Destination}
-	case e.Outcome == explain.ToBackend:
-		for i := range e.Candidates[:min(len(e.Candidates), maxJudged)] {
-			to = append(to, e.Candidates[i].Address)
-		}
-	}
-	from := "node"
-	if q.Client.IsValid() && !q.Client.IsLoopback() && !q.Client.IsUnspecified() {
-		from = q.Client.String()
-	}
-	var list []policies.Answer
-	for _, at := range to {
-		ports := policies.Ports{One: true, Protocol: q.Protocol, Port: at.Port()}
-		answers, err := client(cfg).ExplainPolicies(ctx, policies.Question{From: from, To: at.Addr().String(), Ports: ports})
-		if err != nil {
-			return nil
-		}
-		for _, a := range answers {
-			if len(a.Judgments) > 0 {
-				list = append(list, a)
-			}
-		}
-	}
-	return list
-}
-
 func (e *explanation) write(w io.Writer) error {
 	if err := e.WriteText(w); err != nil {
 		return err
 	}
 	if len(e.Policies) > 0 {
 		fmt.Fprintln(w, "\npolicies")
-		if err := writeAnswers(w, e.Policies); err != nil {
+		if err := writeVerdicts(w, e.Policies); err != nil {
 			return err
 		}
 	}

@@ -195,27 +195,42 @@ func joinedWords(list []string) string {
 
 func writeAnswers(w io.Writer, answers []policies.Answer) error {
 	for i := range answers {
-		a := &answers[i]
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		ports := ""
-		if a.Ports != "" {
-			ports = ", " + a.Ports
-		}
-		fmt.Fprintf(w, "from %s (%s)\nto   %s (%s)%s\n%s\n", a.From.Address, a.From.Where, a.To.Address, a.To.Where, ports, a.Outcome)
-		for _, j := range a.Judgments {
-			for _, s := range j.Spans {
-				verdict := policies.Denied
-				if s.Accepted {
-					verdict = policies.Accepted
-				}
-				fmt.Fprintf(w, "  %s of %s, %s: %s (%s)\n", j.Direction, j.Pod, s.Ports, verdict, s.By)
-			}
-		}
-		if err := writeLines(w, a.Notes); err != nil {
+		if err := writeAnswer(w, &answers[i], nil); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// writeAnswer writes an answer, with more lines before its notes.
+func writeAnswer(w io.Writer, a *policies.Answer, more []string) error {
+	ports := ""
+	if a.Ports != "" {
+		ports = ", " + a.Ports
+	}
+	fmt.Fprintf(w, "from %s (%s)\nto   %s (%s)%s\n%s\n", a.From.Address, a.From.Where, a.To.Address, a.To.Where, ports, a.Outcome)
+	for _, j := range a.Judgments {
+		for _, s := range j.Spans {
+			verdict := policies.Denied
+			if s.Accepted {
+				verdict = policies.Accepted
+			}
+			fmt.Fprintf(w, "  %s of %s, %s: %s (%s)\n", j.Direction, judgedPod(a, &j), s.Ports, verdict, s.By)
+		}
+	}
+	return writeLines(w, append(more, a.Notes...))
+}
+
+// judgedPod names a pod, by its address if only that is known.
+func judgedPod(a *policies.Answer, j *policies.Judgment) string {
+	switch {
+	case j.Pod.Name != "":
+		return j.Pod.String()
+	case j.Direction == "egress":
+		return a.From.Address.String()
+	}
+	return a.To.Address.String()
 }

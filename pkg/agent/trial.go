@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"fairlead.io/fairlead/pkg/explain"
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/reasons"
 	"fairlead.io/fairlead/pkg/trial"
 )
@@ -36,6 +38,9 @@ func (a *agent) try(q explain.TrialQuestion) (explain.Trial, error) {
 	if p.Source.Addr().Is4() != p.Destination.Addr().Is4() {
 		return explain.Trial{}, errors.New("try a packet: the client and the destination are of different families")
 	}
+	if q.AtPod {
+		return a.tryAtPod(p)
+	}
 	result, err := a.path.Try(p)
 	if err != nil {
 		return explain.Trial{}, err
@@ -46,6 +51,24 @@ func (a *agent) try(q explain.TrialQuestion) (explain.Trial, error) {
 		trial.Numbers = &explain.Numbers{Flow: keys.Flow(p.Source, p.Destination.Port()), Client: keys.Client(p.Source.Addr())}
 	}
 	return trial, err
+}
+
+// tryAtPod runs the program at a pod's device, and puts into words what policies deny.
+func (a *agent) tryAtPod(p trial.Packet) (explain.Trial, error) {
+	result, err := a.path.TryAtPod(p)
+	if err != nil {
+		return explain.Trial{}, err
+	}
+	t, err := trialOf(&result)
+	if t.Outcome == explain.TrialStack {
+		t.Outcome = explain.TrialPassed
+	}
+	for _, d := range result.Denials {
+		t.Denials = append(t.Denials, explain.TrialDenial{
+			Direction: model.Direction(d.Direction).String(), Rule: d.Rule, By: cmp.Or(a.enforcer.name(d.Rule), explain.RuleText(d.Rule)),
+		})
+	}
+	return t, err
 }
 
 // trialOf translates the result of a trial into words.
@@ -71,6 +94,8 @@ func trialOf(r *trial.Result) (explain.Trial, error) {
 		t.Outcome = explain.TrialStack
 	default:
 		t.Outcome, t.Known, t.Forwarding = explain.TrialBackend, r.Known, explain.ForwardingOf(r.Row)
+	}
+	if r.Row != nil {
 		t.Source = netip.AddrPortFrom(maps.NetipOf(r.Row.Saddr), maps.PortOf(r.Row.Sport))
 		t.Backend = netip.AddrPortFrom(maps.NetipOf(r.Row.Daddr), maps.PortOf(r.Row.Dport))
 		if r.Row.Dmac != [6]uint8{} {

@@ -21,7 +21,7 @@ func (h Handlers) try(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	trial, err := h.Try(explain.TrialQuestion{
-		Source: source, Destination: destination, Protocol: v.Get("protocol"), Device: v.Get("device"),
+		Source: source, Destination: destination, Protocol: v.Get("protocol"), Device: v.Get("device"), AtPod: v.Has("pod"),
 	})
 	if err != nil {
 		answer(w, http.StatusServiceUnavailable, failure{err.Error()})
@@ -30,13 +30,18 @@ func (h Handlers) try(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, trial)
 }
 
-// Try returns what the programs do with the first packet of a flow from outside. The packet is not
+// Try returns what the programs do with the first packet of a flow. The packet is not
 // sent anywhere and leaves no trace.
 func (c *Client) Try(ctx context.Context, q *explain.TrialQuestion) (explain.Trial, error) {
 	var trial explain.Trial
 	values := url.Values{
 		"source": {q.Source.String()}, "destination": {q.Destination.String()}, "protocol": {q.Protocol}, "device": {q.Device},
 	}
-	err := c.do(ctx, http.MethodGet, "/v1/trial?"+values.Encode(), nil, &trial)
+	if q.AtPod {
+		values.Set("pod", "")
+	}
+	patient := *c // a busy node takes long to load a program
+	patient.http = &http.Client{Timeout: verifyTimeout, Transport: c.http.Transport}
+	err := patient.do(ctx, http.MethodGet, "/v1/trial?"+values.Encode(), nil, &trial)
 	return trial, err
 }

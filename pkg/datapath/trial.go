@@ -45,3 +45,32 @@ func (d *Datapath) openTrial(p trial.Packet) (*trial.Trial, trial.Result, error)
 	t, err := trial.New(p, state, fields, d.maps)
 	return t, trial.Result{}, err
 }
+
+// TryAtPod does the same at the device of a pod, with what the pod sends, or else with what it receives. Nothing is
+// run if neither end is a pod of this node: the result is that of a client inside.
+func (d *Datapath) TryAtPod(p trial.Packet) (trial.Result, error) {
+	t, err := d.openPodTrial(p)
+	if err != nil || t == nil {
+		return trial.Result{Inside: true}, err
+	}
+	return t.Run()
+}
+
+func (d *Datapath) openPodTrial(p trial.Packet) (*trial.Trial, error) {
+	d.changing.Lock()
+	defer d.changing.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.maps == nil {
+		return nil, fmt.Errorf("try a packet: %w", ErrNoMaps)
+	}
+	if !d.packets.Pods {
+		return nil, nil
+	}
+	fields, err := d.packetFields()
+	if err != nil {
+		return nil, err
+	}
+	isNetkit := func(index uint32) bool { return d.outside.pods[index].Netkit }
+	return trial.NewAtPod(p, isNetkit, fields, d.maps)
+}

@@ -63,6 +63,8 @@ type Explanation struct {
 	// ranges mean for it.
 	Trial       *Trial `json:"trial,omitempty"`
 	SourceRange string `json:"sourceRange,omitempty"`
+	// Verdict is what network policies say about where the connection goes, in words.
+	Verdict string `json:"policyVerdict,omitempty"`
 	// Cause and Cure are set for a drop.
 	Cause string `json:"cause,omitempty"`
 	Cure  string `json:"cure,omitempty"`

@@ -145,10 +145,15 @@ func (x *explainer) packetAffinity(service *snapshot.Service, scope snapshot.Nam
 }
 
 // drop records that packets are dropped, with the cause and the cure.
-func (x *explainer) drop(reason string) {
-	x.e.Outcome, x.e.Reason = Dropped, reason
+func (x *explainer) drop(reason string) { x.e.drop(reason) }
+
+func (e *Explanation) drop(reason string) {
+	e.Outcome, e.Reason = Dropped, reason
 	list := reasons.All()
 	if at := slices.IndexFunc(list, func(r reasons.Reason) bool { return r.Word == reason }); at >= 0 {
-		x.e.Cause, x.e.Cure = list[at].Cause, list[at].Cure
+		e.Cause, e.Cure = list[at].Cause, list[at].Cure
 	}
 }
+
+// Deny records that policies deny the connection wherever it may go.
+func (e *Explanation) Deny() { e.drop(reasons.Policy) }

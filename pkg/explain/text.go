@@ -36,6 +36,7 @@ func (e *Explanation) WriteText(w io.Writer) error {
 		row("chosen", e.Choice.text())
 	}
 	row("outcome", e.outcomeText())
+	row("policies", e.Verdict)
 	if e.Forwarding != "" {
 		row("mode", fmt.Sprintf("%s: %s", e.Forwarding, e.Mode))
 	}

@@ -15,12 +15,16 @@ const (
 	TrialInside  = "inside"  // the client is not outside, so the packet does not meet them
 	TrialIdle    = "idle"    // no frontend is reached from outside, so they are not attached
 	TrialStack   = "stack"   // they leave it to the stack
+	TrialPassed  = "passed"  // at a pod's device: it goes on to the address that it is for
 	TrialDrop    = "drop"    // they drop it, for the reason
 	TrialBackend = "backend" // it goes to a backend
 )
 
-// TrialQuestion describes the first packet of a flow from outside.
+// TrialQuestion describes the first packet of a flow.
 type TrialQuestion struct {
+	// AtPod asks about the device of a pod, with what the pod sends or else receives, and not about that by which a
+	// client outside comes in. The unspecified address then stands for a process of the node.
+	AtPod       bool           `json:"atPod,omitempty"`
 	Source      netip.AddrPort `json:"source"`
 	Destination netip.AddrPort `json:"destination"`
 	Protocol    string         `json:"protocol"`         // "tcp" or "udp"
@@ -43,6 +47,15 @@ type Trial struct {
 	Numbers    *Numbers   `json:"numbers,omitempty"` // that lead the flow to a slot
 	Way        string     `json:"way,omitempty"`     // the outgoing device; empty if the stack finds the route
 	NextHop    string     `json:"nextHop,omitempty"` // its link-layer address; empty if the kernel has yet to resolve it
+	// Denials are what policies denied at a pod's device. If the packet is not dropped, they are only audited.
+	Denials []TrialDenial `json:"denials,omitempty"`
+}
+
+// TrialDenial is what a rule of a policy denied.
+type TrialDenial struct {
+	Direction string `json:"direction"`
+	Rule      uint32 `json:"rule"` // its number
+	By        string `json:"by"`
 }
 
 // Outcomes that only packets from outside have.

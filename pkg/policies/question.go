@@ -87,6 +87,8 @@ const (
 	Accepted = "accepted"
 	Denied   = "denied"
 	Depends  = "depends on the port"
+	// Audited is the outcome of what is denied on a node where policies are only audited.
+	Audited = "accepted, but would be denied if policies were enforced"
 )
 
 // Answer is what policies say about two addresses.
@@ -190,6 +192,9 @@ func (c *Controller) answer(from, to End, ports Ports) Answer {
 		a.Judgments = append(a.Judgments, c.judge(to, model.Ingress, from.Address, ports))
 	}
 	a.Outcome = outcome(a.Judgments)
+	if a.Outcome == Denied && c.Mode == "audit" {
+		a.Outcome = Audited
+	}
 	return a
 }
 

@@ -30,12 +30,18 @@ func TestTrialReadsWhatProgramsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	used := slices.Concat(tc.Programs["tc_from_netdev"].Instructions, xdp.Programs["xdp_from_netdev"].Instructions)
+	pod, err := bpf.LoadPod()
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := slices.Concat(pod.Programs["tc_from_pod"].Instructions, pod.Programs["tc_to_pod"].Instructions,
+		tc.Programs["tc_from_netdev"].Instructions, xdp.Programs["xdp_from_netdev"].Instructions)
 	seen := map[string]bool{}
 	for i := range used {
 		name := used[i].Reference()
 		by, ok := writers[name]
-		if !ok || seen[name] || strings.Contains(by, "tc") || strings.Contains(by, "xdp") {
+		isProgram := func(word string) bool { return slices.Contains([]string{"tc", "xdp", "pod"}, word) }
+		if !ok || seen[name] || slices.ContainsFunc(strings.Split(by, ", "), isProgram) {
 			continue
 		}
 		seen[name] = true

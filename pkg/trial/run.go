@@ -38,6 +38,9 @@ func (t *Trial) flow() maps.Flow {
 
 // remember copies the live rows of the packet's flow and its client, and the turns of services.
 func (t *Trial) remember() error {
+	if !t.has("services", "ct", "ct_pending", "affinity") { // the program knows no services
+		return nil
+	}
 	if err := t.copyServices(); err != nil {
 		return err
 	}
@@ -150,7 +153,7 @@ func (t *Trial) isTaken(row *maps.FlowRow) (bool, error) {
 // once passes the packet to one program after the other until one has decided.
 func (t *Trial) once() (Result, error) {
 	result := Result{Device: t.device.Name}
-	frame := t.packet.frame(t.device.HardwareAddr)
+	frame := t.packet.frame(t.dmac, t.smac)
 	for i, program := range t.programs {
 		result.Hook = t.hooks[i]
 		context := t.skb()
@@ -178,15 +181,23 @@ func (t *Trial) once() (Result, error) {
 // readResult completes a result from what the programs wrote to the maps.
 func (t *Trial) readResult(result *Result) error {
 	reason, err := t.reason(result.Hook)
+	if err == nil {
+		result.Denials, err = t.denials()
+	}
 	if err != nil {
 		return err
 	}
 	if result.Reason = reason; reason != bpf.MapsReasonREASON_NONE && reason != bpf.MapsReasonREASON_FLOWS_FULL {
-		result.Dropped = true // even if it was answered, where the code says to send it on
-		return nil
+		result.Dropped = true                      // even if it was answered, where the code says to send it on
+		if reason != bpf.MapsReasonREASON_POLICY { // policies are asked once there is a backend
+			return nil
+		}
 	}
 	result.Answer = false
 	for _, name := range []string{"ct", "ct_pending"} {
+		if t.own[name] == nil {
+			continue
+		}
 		row, there, err := maps.LookupFlow(t.own[name], t.flow())
 		if err != nil {
 			return err
@@ -210,6 +221,9 @@ func (t *Trial) readResult(result *Result) error {
 // reason returns the reason under which the packet was counted, and resets that counter.
 func (t *Trial) reason(hook bpf.MapsHook) (found bpf.MapsReason, err error) {
 	for reason := range bpf.MapsReasonREASONS {
+		if reason == bpf.MapsReasonREASON_POLICY_AUDIT {
+			continue // the packet goes on
+		}
 		index := uint32(hook)*uint32(bpf.MapsCounterRoomCOUNTER_REASONS) + uint32(reason)
 		var cpus []maps.Counter
 		if err := t.own["counters"].Lookup(index, &cpus); err != nil {
@@ -232,8 +246,9 @@ func (t *Trial) reason(hook bpf.MapsHook) (found bpf.MapsReason, err error) {
 
 // skb returns the context of a packet at tc: a struct __sk_buff up to and including ifindex.
 func (t *Trial) skb() []byte {
-	const ifindex = 40
+	const ingress, ifindex = 36, 40
 	context := make([]byte, ifindex+4)
+	binary.NativeEndian.PutUint32(context[ingress:], uint32(t.from))
 	binary.NativeEndian.PutUint32(context[ifindex:], uint32(t.device.Index))
 	return context
 }
@@ -249,7 +264,7 @@ func (t *Trial) xdpMD(length int) []byte {
 
 // frame returns the packet as the device receives it: a SYN, an INIT, or an empty UDP packet. Its
 // checksums are never read.
-func (p *Packet) frame(device net.HardwareAddr) []byte {
+func (p *Packet) frame(to, from net.HardwareAddr) []byte {
 	l4 := binary.BigEndian.AppendUint16(nil, p.Source.Port())
 	l4 = binary.BigEndian.AppendUint16(l4, p.Destination.Port())
 	switch p.Protocol {
@@ -265,10 +280,11 @@ func (p *Packet) frame(device net.HardwareAddr) []byte {
 		l4 = append(l4, 0, 8, 0, 0)
 	}
 	frame := make([]byte, 12)
-	copy(frame, device)
-	from, to := p.Source.Addr(), p.Destination.Addr()
+	copy(frame, to)
+	copy(frame[6:], from)
+	src, dst := p.Source.Addr(), p.Destination.Addr()
 	const hops = 64
-	if from.Is4() {
+	if src.Is4() {
 		header := []byte{0x45, 0, 0, 0, 0, 0, 0x40, 0, hops, p.Protocol, 0, 0}
 		binary.BigEndian.PutUint16(header[2:], uint16(20+len(l4)))
 		frame = append(append(frame, 8, 0), header...)
@@ -276,6 +292,6 @@ func (p *Packet) frame(device net.HardwareAddr) []byte {
 		header := []byte{0x60, 0, 0, 0, 0, byte(len(l4)), p.Protocol, hops}
 		frame = append(append(frame, 0x86, 0xdd), header...)
 	}
-	frame = append(append(frame, from.AsSlice()...), to.AsSlice()...)
+	frame = append(append(frame, src.AsSlice()...), dst.AsSlice()...)
 	return append(frame, l4...)
 }

@@ -36,8 +36,10 @@ type Result struct {
 	Answer  bool           // the client is told about the drop
 	// Row is what happens to packets of the flow; nil if they are dropped or left to the stack.
 	Row   *maps.FlowRow
-	Known bool   // the flow existed already, with this row
-	Way   string // name of the row's device; "" if the stack routes the packets
+	Known bool // the flow existed already, with this row
+	// Denials are what policies deny, at the devices of pods. If the packet is not dropped, they are only audited.
+	Denials []Denial
+	Way     string // name of the row's device; "" if the stack routes the packets
 }
 
 // ErrNoDevice is wrapped by the error of Try for a device that is not served.
@@ -74,7 +76,10 @@ func FindAttached(states []devices.State, p Packet) (*devices.State, error) {
 type Trial struct {
 	packet Packet
 	device *net.Interface
-	xdp    bool
+	meets  []object // in the order in which packets meet them
+	dmac   net.HardwareAddr
+	smac   net.HardwareAddr
+	from   int // index of the device that the packet came in by; 0 if a process of the node sends it
 	fields map[string]uint64
 
 	live     *maps.Maps
@@ -96,7 +101,18 @@ func New(p Packet, at *devices.State, fields map[string]uint64, live *maps.Maps)
 	if err != nil {
 		return nil, err
 	}
-	return &Trial{packet: p, device: device, xdp: at.XDP != "", fields: fields, live: own}, nil
+	meets := []object{{bpf.LoadTc, "tc_from_netdev", bpf.MapsHookHOOK_TC}}
+	if at.XDP != "" {
+		meets = append([]object{{bpf.LoadXdp, "xdp_from_netdev", bpf.MapsHookHOOK_XDP}}, meets...)
+	}
+	return &Trial{packet: p, device: device, meets: meets, dmac: device.HardwareAddr, fields: fields, live: own}, nil
+}
+
+// object is a program in one of the objects.
+type object struct {
+	read    func() (*ebpf.CollectionSpec, error)
+	program string
+	hook    bpf.MapsHook
 }
 
 // Run loads the programs, runs them and closes the trial.
@@ -115,7 +131,7 @@ func (t *Trial) Run() (result Result, err error) {
 // and its own copy of any other map, including maps missing from this list.
 func readByTrial() []string {
 	return []string{"svcs", "slots", "backends", "src_ranges", "node_addrs", "snat_addrs", "device_macs", "cluster_nodes", "node_sources",
-		"tunnel", "nat_devices", "pods", "masq_skip", "pod_rates", "policy_state", "policy_pods", "policy_peers", "policy_regions", "policy_views", "policy_decisions", "policy_runs"}
+		"tunnel", "nat_devices", "pods", "pod_links", "masq_skip", "pod_rates", "share_rates", "policy_state", "policy_pods", "policy_peers", "policy_regions", "policy_views", "policy_decisions", "policy_runs"}
 }
 
 // rowsOfTrial are the sizes of the trial's own maps that need fewer rows than the live ones.
@@ -135,16 +151,7 @@ func (t *Trial) close() error {
 // load creates the trial's own maps and loads the programs that the packet meets.
 func (t *Trial) load() error {
 	t.own = map[string]*ebpf.Map{}
-	type object struct {
-		read    func() (*ebpf.CollectionSpec, error)
-		program string
-		hook    bpf.MapsHook
-	}
-	objects := []object{{bpf.LoadTc, "tc_from_netdev", bpf.MapsHookHOOK_TC}}
-	if t.xdp {
-		objects = append([]object{{bpf.LoadXdp, "xdp_from_netdev", bpf.MapsHookHOOK_XDP}}, objects...)
-	}
-	for _, o := range objects {
+	for _, o := range t.meets {
 		spec, err := o.read()
 		if err != nil {
 			return fmt.Errorf("read program specs: %w", err)
