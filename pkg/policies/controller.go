@@ -10,7 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,6 +36,7 @@ type Writer interface {
 // Device is a device of a pod of this node, with the addresses that the pod has there.
 type Device struct {
 	Pod   model.Name
+	UID   string // as this node's runtime knows it; empty if that does not say
 	Index uint32 // of the host's end
 	Addrs []netip.Addr
 }
@@ -68,8 +71,9 @@ type Controller struct {
 	// The pod network asks while it holds its own lock, which devices are read under.
 	answers sync.Mutex // guards what follows, and is never held for long
 	judged  map[model.Name]bool
-	coming  map[model.Name]bool // as judged, for what is about to be written
-	none    bool                // there is no policy
+	matched map[model.Name][]string // the UIDs by which the runtime knows those that were judged
+	coming  map[model.Name]bool     // as judged, for what is about to be written
+	none    bool                    // there is no policy
 	status  Status
 	names   names
 	lag     lag
@@ -137,7 +141,8 @@ func (c *Controller) see() {
 // Judged reports whether the programs have to ask what policies say about a pod. was is the answer
 // before, which holds until it is known. A pod of which nothing is known yet is judged, so that it is
 // denied everything until then. If policies are only audited nothing is denied, so it is not judged.
-func (c *Controller) Judged(pod model.Name, was bool) bool {
+// The UID is the runtime's: of a pod that was created again under its name nothing is known.
+func (c *Controller) Judged(pod model.Name, uid string, was bool) bool {
 	any, complete := c.Store.AnyNetworkPolicy()
 	c.answers.Lock()
 	defer c.answers.Unlock()
@@ -149,8 +154,7 @@ func (c *Controller) Judged(pod model.Name, was bool) bool {
 	case complete && !any:
 		return false
 	}
-	judged, known := c.judged[pod]
-	return judged || !known
+	return c.judged[pod] || !slices.Contains(c.matched[pod], uid)
 }
 
 const (
@@ -340,14 +344,14 @@ func (c *Controller) judges() map[model.Name]bool {
 
 // decide notes which pods are judged, and reports whether that changed.
 func (c *Controller) decide(any bool) bool {
-	judged := c.judges()
+	judged, matched := c.judges(), maps.Clone(c.fed.local)
 	c.answers.Lock()
 	defer c.answers.Unlock()
-	changed := !c.loaded || c.none == any || len(judged) != len(c.judged)
+	changed := !c.loaded || c.none == any || len(judged) != len(c.judged) || !maps.EqualFunc(matched, c.matched, slices.Equal)
 	for name, is := range judged {
 		was, known := c.judged[name]
 		changed = changed || !known || was != is
 	}
-	c.judged, c.coming, c.none, c.loaded = judged, judged, !any, true
+	c.judged, c.matched, c.coming, c.none, c.loaded = judged, matched, judged, !any, true
 	return changed
 }

@@ -104,7 +104,8 @@ type rig struct {
 	decided int
 	events  []string
 
-	undecided error // what Decided returns
+	undecided error  // what Decided returns
+	uid       string // of the device's pod
 }
 
 func newRig(t *testing.T) *rig {
@@ -118,13 +119,13 @@ func newRig(t *testing.T) *rig {
 	r.around = &Around{
 		Writer: &r.kernel, NeedPods: func(needed bool) { r.needed = needed },
 		Decided: func() error {
-			r.Judged(model.Name{Namespace: "n", Name: "web"}, true) // which must not wait for the step that tells it
+			r.Judged(model.Name{Namespace: "n", Name: "web"}, "", true) // which must not wait for the step that tells it
 			r.decided++
 			return r.undecided
 		},
 		Devices: func() []Device {
-			r.Judged(model.Name{Namespace: "n", Name: "web"}, true) // which must not wait for the step that asks
-			return []Device{{Pod: model.Name{Namespace: "n", Name: "web"}, Index: 7, Addrs: []netip.Addr{web}}}
+			r.Judged(model.Name{Namespace: "n", Name: "web"}, "", true) // which must not wait for the step that asks
+			return []Device{{Pod: model.Name{Namespace: "n", Name: "web"}, UID: r.uid, Index: 7, Addrs: []netip.Addr{web}}}
 		},
 	}
 	if err := r.start(&r.kernel); err != nil {
@@ -181,7 +182,7 @@ func TestAudit(t *testing.T) {
 	r := newRig(t)
 	r.Mode = "audit"
 	pod := model.Name{Namespace: "n", Name: "new"}
-	if r.Judged(pod, true) {
+	if r.Judged(pod, "", true) {
 		t.Error("a new pod is judged before anything is known")
 	}
 	r.sync()
@@ -191,7 +192,7 @@ func TestAudit(t *testing.T) {
 	r.step()
 	r.ReplacePods([]*model.PolicyPod{peer("client")})
 	r.step()
-	if r.Judged(pod, true) || !r.Judged(model.Name{Namespace: "n", Name: "web"}, false) {
+	if r.Judged(pod, "", true) || !r.Judged(model.Name{Namespace: "n", Name: "web"}, "", false) {
 		t.Error("it is not only the pods that a policy is about that are judged")
 	}
 }
@@ -206,7 +207,7 @@ func TestNothingBeforeAllIsKnown(t *testing.T) {
 		if have := r.Status().Waiting; !strings.Contains(have, want) || r.applied > 0 {
 			t.Fatalf("waits for %q, want %q; %d changes were written", have, want, r.applied)
 		}
-		if !r.Judged(pod, true) || r.Judged(pod, false) {
+		if !r.Judged(pod, "", true) || r.Judged(pod, "", false) {
 			t.Errorf("waiting for %s, it forgets whether pods were judged", want)
 		}
 	}
@@ -226,7 +227,7 @@ func TestNothingBeforeAllIsKnown(t *testing.T) {
 	if row := r.tables.Pods[web]; row.Generation <= 41 || r.decided != 1 || fmt.Sprint(r.devices) != "map[10.0.0.1:[7]]" || !r.any {
 		t.Errorf("written: %+v at %v, any %t, decided %d times", row, r.devices, r.any, r.decided)
 	}
-	if !r.Judged(pod, false) || !r.Judged(other, false) {
+	if !r.Judged(pod, "", false) || !r.Judged(other, "", false) {
 		t.Error("a pod with a policy, or one of which nothing is known, is not judged")
 	}
 	if s := r.Status(); s.Waiting != "" || s.NetworkPolicies != 1 || s.Pods != 1 || s.ClusterPods != 1 || s.Updates != 1 {
@@ -246,7 +247,7 @@ func TestPodsOnlyWhileNeeded(t *testing.T) {
 	r.listPolicies()
 	r.step()
 	r.accepts(true)
-	if r.needed || r.any || r.Judged(model.Name{Namespace: "n", Name: "web"}, true) || r.Judged(model.Name{Namespace: "n", Name: "new"}, true) {
+	if r.needed || r.any || r.Judged(model.Name{Namespace: "n", Name: "web"}, "", true) || r.Judged(model.Name{Namespace: "n", Name: "new"}, "", true) {
 		t.Errorf("without policies: pods needed: %t, any: %t, or pods are judged", r.needed, r.any)
 	}
 	r.listPolicies(isolate("client")) // before the source has stopped

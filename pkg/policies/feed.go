@@ -2,6 +2,7 @@ package policies
 
 import (
 	"net/netip"
+	"slices"
 
 	"fairlead.io/fairlead/pkg/model"
 )
@@ -11,11 +12,11 @@ type fed struct {
 	policies   map[model.Name]*model.NetworkPolicy
 	namespaces map[string]*model.Namespace
 	nodes      map[string]*model.Node
-	local      map[model.Name]struct{}
+	local      map[model.Name][]string // the UIDs of their devices
 }
 
 func newFed() fed {
-	return fed{map[model.Name]*model.NetworkPolicy{}, map[string]*model.Namespace{}, map[string]*model.Node{}, map[model.Name]struct{}{}}
+	return fed{map[model.Name]*model.NetworkPolicy{}, map[string]*model.Namespace{}, map[string]*model.Node{}, map[model.Name][]string{}}
 }
 
 // feed gives the compiler what the store has, and returns the devices by address.
@@ -51,30 +52,31 @@ func follow[K comparable, V any](known map[K]*V, list []*V, key func(*V) K, set 
 }
 
 // feedLocal gives the compiler the pods of this node that have devices. Their addresses are those that
-// the node gave them: the API server knows them only once a pod runs.
+// the node gave them: the API server knows them only once a pod runs. A device of a pod that has another UID
+// than the one that is known by its name is left out, so that everything is denied to it: what is known is about
+// its predecessor, or its successor.
 func (c *Controller) feedLocal(devices []Device) map[netip.Addr][]uint32 {
-	byAddr, byPod := map[netip.Addr][]uint32{}, map[model.Name][]netip.Addr{}
+	byAddr, byPod, uids := map[netip.Addr][]uint32{}, map[*model.Pod][]netip.Addr{}, map[model.Name][]string{}
 	for _, device := range devices {
+		pod := c.Store.Pod(device.Pod)
+		if pod == nil || pod.HostNetwork || device.UID != "" && device.UID != pod.UID && device.UID != pod.LocalUID {
+			continue
+		}
 		for _, addr := range device.Addrs {
 			byAddr[addr] = append(byAddr[addr], device.Index)
 		}
-		byPod[device.Pod] = append(byPod[device.Pod], device.Addrs...)
+		byPod[pod] = append(byPod[pod], device.Addrs...)
+		uids[pod.Name] = append(uids[pod.Name], device.UID)
 	}
-	there := map[model.Name]struct{}{}
-	for name, addrs := range byPod {
-		pod := c.Store.Pod(name)
-		if pod == nil || pod.HostNetwork {
-			continue
-		}
-		there[name] = struct{}{}
-		c.fed.local[name] = struct{}{}
-		c.compiler.SetLocal(&model.PolicyPod{Name: name, Created: pod.Created, Addrs: addrs, Labels: pod.Labels, Ports: pod.Ports})
+	for pod, addrs := range byPod {
+		slices.Sort(uids[pod.Name])
+		c.compiler.SetLocal(&model.PolicyPod{Name: pod.Name, Created: pod.Created, Addrs: addrs, Labels: pod.Labels, Ports: pod.Ports})
 	}
 	for name := range c.fed.local {
-		if _, still := there[name]; !still {
-			delete(c.fed.local, name)
+		if _, still := uids[name]; !still {
 			c.compiler.DeleteLocal(name)
 		}
 	}
+	c.fed.local = uids
 	return byAddr
 }

@@ -56,7 +56,7 @@ func TestExpel(t *testing.T) {
 	refusal = errors.New("stuck")
 	r.listPolicies(isolate())
 	before = r.applied
-	if err := r.Controller.step(r.around, nil); err == nil || !strings.Contains(r.Status().Error, "stuck") || r.applied != before+1 || !r.Judged(web, false) {
+	if err := r.Controller.step(r.around, nil); err == nil || !strings.Contains(r.Status().Error, "stuck") || r.applied != before+1 || !r.Judged(web, "", false) {
 		t.Errorf("%v, status %+v, %d changes written", err, r.Status(), r.applied-before)
 	}
 	refusal = nil

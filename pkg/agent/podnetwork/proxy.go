@@ -31,12 +31,12 @@ func (n *Network) traits(pod cni.Pod, asked *cni.Bandwidth, was *podnet.Traits) 
 	default:
 		if was != nil {
 			traits := *was
-			traits.Policy = n.judged(name, was)
+			traits.Policy = n.judged(pod, was)
 			return traits
 		}
-		return podnet.Traits{Proxy: n.unknownProxy(pod), Policy: n.judged(name, nil), Rates: n.rates(name, pod.UID, asked)}
+		return podnet.Traits{Proxy: n.unknownProxy(pod), Policy: n.judged(pod, nil), Rates: n.rates(name, pod.UID, asked)}
 	}
-	traits := podnet.Traits{Policy: n.judged(name, was), Unchecked: n.Store.Unchecked(name, pod.UID), Rates: n.rates(name, pod.UID, asked)}
+	traits := podnet.Traits{Policy: n.judged(pod, was), Unchecked: n.Store.Unchecked(name, pod.UID), Rates: n.rates(name, pod.UID, asked)}
 	traits.BBR = n.wantsBBR(n.Store.Rates(name, pod.UID).BBR)
 	switch asked, known := n.Store.Proxy(name, pod.UID); {
 	case !known:
