@@ -99,8 +99,7 @@ static __always_inline int policy_flow_ask_error(struct policy_packet *c)
 	return policy_decide(&c->subject, &c->question, c->version);
 }
 
-/* Asks about a flow that a packet begins. What a pod sends to itself by a service must be allowed in
- * both directions. */
+/* Asks about a flow that a packet begins; by a service to itself a pod must be allowed both directions. */
 static __always_inline int policy_flow_begin(struct policy_packet *c, __u32 direction)
 {
 	int verdict;
@@ -198,7 +197,7 @@ static __noinline bool policy_flow_promote(const struct policy_packet *c, __u32 
 	return true;
 }
 
-/* Decides again about a flow, in the direction in which it began. */
+/* Decides again about a flow, in the direction in which it began: in both, if a pod began it to itself. */
 static __always_inline int policy_flow_again(void *map, struct policy_packet *c, const struct policy_flow *row,
 					     __u32 flags)
 {
@@ -211,6 +210,8 @@ static __always_inline int policy_flow_again(void *map, struct policy_packet *c,
 		flags &= ~POLICY_FLOW_NODE; /* somebody else may have the address by now */
 	if (!(flags & POLICY_FLOW_NODE))
 		verdict = policy_flow_ask(c, flags & POLICY_FLOW_EGRESS ? POLICY_EGRESS : POLICY_INGRESS);
+	if (c->itself && verdict & POLICY_ACCEPTED)
+		verdict = policy_flow_ask(c, POLICY_EGRESS); /* as in policy_flow_begin */
 	flags &= ~POLICY_FLOW_DENIED;
 	if (!(verdict & POLICY_ACCEPTED) && !(c->subject.flags & POLICY_AUDIT))
 		flags |= POLICY_FLOW_DENIED;
