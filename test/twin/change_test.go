@@ -47,6 +47,10 @@ func (r *run) change(o operation) error {
 		return r.changeNatDevice(o.NatDevice)
 	case o.Flow != nil:
 		return r.changeFlow(o.Flow)
+	case o.Policies != nil:
+		return r.changePolicies(o.Policies)
+	case o.Asked != nil:
+		return r.changeAsked(o.Asked)
 	case o.Visit != nil:
 		return r.changeVisit(o.Visit)
 	}

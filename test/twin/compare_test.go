@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 
@@ -99,6 +100,9 @@ func (r *run) packet(o operation) error {
 	}
 	r.packets++
 	r.paths[want.Path]++
+	for _, what := range want.Judged {
+		r.paths[what]++
+	}
 	if want.Position != "" {
 		r.paths[want.Position]++
 	}
@@ -148,7 +152,7 @@ func (r *run) happen(o operation) (have result, want Outcome, choice, err error)
 			break
 		}
 		if o.Pod.To {
-			want, choice = r.node.Deliver(o.Pod.Frame, o.Pod.Pod)
+			want, choice = r.node.Deliver(o.Pod.Frame, o.Pod.Pod, o.Pod.By)
 		} else {
 			want, choice = r.node.Send(o.Pod.Frame, o.Pod.Pod, o.Pod.Past, r)
 		}
@@ -179,7 +183,7 @@ func (r *run) secondAtTC(want Outcome) error {
 // compare compares the two outcomes of a packet.
 func (r *run) compare(frame []byte, want Outcome, have result) error {
 	if want.Verdict != have.verdict {
-		return fmt.Errorf("verdict %d, want %d (%s)", have.verdict, want.Verdict, want.Path)
+		return fmt.Errorf("verdict %d, want %d (%s; %s)", have.verdict, want.Verdict, want.Path, strings.Join(want.Judged, "; "))
 	}
 	if want.Verdict == Drop {
 		return nil
@@ -231,6 +235,9 @@ func (r *run) compareState(want Outcome) error {
 	}
 	if want.Path == "established" && want.Position == "in place, there" && r.packets%16 > 0 {
 		return nil
+	}
+	if err := r.compareAsked(want.Asked); err != nil {
+		return fmt.Errorf("%w (%s)", err, want.Path)
 	}
 	for _, flow := range want.Touched {
 		if err := r.compareRow(flow); err != nil {
@@ -310,7 +317,7 @@ func (r *run) compareAll() error {
 			return fmt.Errorf("client %s of service %d has backend %d (%v), want %d", who.client, who.service, kept, ok, visit.backend)
 		}
 	}
-	return r.compareDatagrams()
+	return errors.Join(r.compareDatagrams(), r.compareAllAsked())
 }
 
 func (r *run) compareMap(name string, m *ebpf.Map, want map[Flow]*Row) error {

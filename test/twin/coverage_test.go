@@ -111,7 +111,7 @@ func classes() []class {
 		{"pod, half open, request", "", 5000},
 		{"pod, half open, given up", "", 250},
 		{"pod, established now", "", 1500},
-		{"pod, no room", "", 200},
+		{"pod, no room", "", 50},
 		{"pod, begun, local", ", out", 1500},
 		{"pod, begun, local", ", to a pod", 500},
 		{"pod, begun, local, another port", "", 120},
@@ -163,6 +163,7 @@ func classes() []class {
 		{"for a pod, error to the client", "", 800},
 		{"for a pod, fragment", "", 800},
 	}
+	list = append(list, policyClasses()...)
 	for _, mode := range []string{"ipip", "geneve", "opt"} {
 		list = append(list,
 			class{"begun, " + mode, ", back", 80},
@@ -181,6 +182,36 @@ func classes() []class {
 		list = append(list, class{mode + ", stray", "", 10}, class{"given back, " + mode, ", on", 300})
 	}
 	return list
+}
+
+// policyClasses returns what policies must say, for the seeds that have any.
+func policyClasses() []class {
+	return []class{
+		{"policy, begun, egress", "", 1000},
+		{"policy, begun, ingress", "", 500},
+		{"policy, begun by the node", "", 200},
+		{"policy, begun to itself", "", 15},
+		{"policy, begun in the other direction", "", 200},
+		{"policy, answered", "", 600},
+		{"policy, no room", "", 300},
+		{"policy, in its tick", "", 600},
+		{"policy, in its tick, for both", "", 60},
+		{"policy, accepted again", "", 500},
+		{"policy, accepted again after a denial", "", 120},
+		{"policy, denied again", "", 1000},
+		{"policy, adopted", "", 120},
+		{"policy, of a connection that nobody opened", "", 200},
+		{"policy, on the way at a denial", "", 250},
+		{"policy, an error of no flow", "", 300},
+		{"policy, denied, egress", "", 3000},
+		{"policy, denied, ingress", "", 2000},
+		{"policy, denied, unknown pod", "", 700},
+		{"policy, unknown pod, by its node", "", 60},
+		{"policy, denied, tells no flow", "", 500},
+		{"pod, stays on its link, denied", "", 1},
+		{"pod, begun, local", ", denied", 70},
+		{"pod, fragment", ", denied", 150},
+	}
 }
 
 // fewest is how often a class must be expected in a run to be judged: a shortfall below that may be

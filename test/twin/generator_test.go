@@ -15,6 +15,8 @@ type generator struct {
 	flows []Flow // of requests; only the latest are remembered
 	dials []Flow // the same, for requests of pods
 	parts map[position]*parts
+
+	policies *policyTraffic
 }
 
 // parts are the fragments that a generator remembers.
@@ -28,7 +30,7 @@ const knownFlows = 160
 
 func newGenerator(seed uint64, node *Node) *generator {
 	return &generator{Rand: rand.New(rand.NewPCG(seed, 0)), node: node, pools: pools(),
-		parts: map[position]*parts{comesIn: {}, fromPod: {}, toPod: {}}}
+		parts: map[position]*parts{comesIn: {}, fromPod: {}, toPod: {}}, policies: newPolicyTraffic(seed, node)}
 }
 
 // serviceCount is the number of services. Every other one has IPv6, and pairs of them take turns
@@ -119,6 +121,14 @@ func (g *generator) frontend(index int) operation {
 	return operation{Frontend: &frontendChange{
 		Key: Key{netip.AddrPortFrom(addr, port), protoOf(index)}, Frontend: Frontend{index, kind}, Gone: g.in100(10), Closed: g.in100(10),
 	}}
+}
+
+// nextOrPolicies returns what happens next at a node with policies.
+func (g *generator) nextOrPolicies() operation {
+	if g.policies.in100(50) {
+		return g.policies.next()
+	}
+	return g.next()
 }
 
 // next returns what happens next.

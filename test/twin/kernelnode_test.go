@@ -51,6 +51,9 @@ type kernelNode struct {
 	silentAt uint64 // when the tokens were taken
 	cpus     int
 
+	policies *policyWriter
+	subjects map[int]bool // devices of pods that ask about policies
+
 	role       clusterNode
 	tunnelPort uint16
 	fromTunnel *ebpf.Program // tc_from_tunnel, for a packet that came from the address in its control buffer
@@ -59,7 +62,7 @@ type kernelNode struct {
 // newKernelNode loads the programs.
 func newKernelNode(t *testing.T, hook string) *kernelNode {
 	t.Helper()
-	return newKernelNodeOf(t, hook, openRows, bpf.MapsPacketConfig{SnatFirst: firstPort, SnatLast: lastPort, TunnelPort: tunnelPort})
+	return newKernelNodeOf(t, hook, openRows, bpf.MapsPacketConfig{SnatFirst: firstPort, SnatLast: lastPort, TunnelPort: tunnelPort, Policies: 1})
 }
 
 // newKernelNodeOf is newKernelNode with room for that many established flows, and with these settings.
@@ -100,6 +103,7 @@ func loadKernelNode(t *testing.T, hook string, rows uint32, config bpf.MapsPacke
 	w.load(t, bpf.LoadPod, config)
 	w.fromTunnel, w.tunnelPort = rig.OutOfTunnel(t, w.programs["tc_from_tunnel"]), uint16(config.TunnelPort)
 	w.indexCounters(t)
+	w.policies = newPolicyWriter(t, m)
 	return w
 }
 
@@ -211,7 +215,7 @@ func (w *kernelNode) setPods(proxy maps.Proxy) error {
 	pods := map[int]*maps.Pod{}
 	for addr, id := range w.role.pods {
 		if pods[id] == nil {
-			pods[id] = &maps.Pod{Index: uint32(w.pods[id].index), MAC: w.pods[id].peer, HostMAC: w.pods[id].mac}
+			pods[id] = &maps.Pod{Index: uint32(w.pods[id].index), MAC: w.pods[id].peer, HostMAC: w.pods[id].mac, Policy: w.subjects[id]}
 		}
 		pods[id].Addrs = append(pods[id].Addrs, addr)
 	}
@@ -361,15 +365,28 @@ func (w *kernelNode) pass(f *podFrame) (result, error) {
 	if f.Past {
 		name += pastStack
 	}
-	return w.runTC(name, f.Frame, w.pods[f.Pod])
+	return w.runFrom(name, f.Frame, w.pods[f.Pod], w.indexOf(f.By))
 }
 
 func (w *kernelNode) runTC(name string, frame []byte, d device) (result, error) {
+	return w.runFrom(name, frame, d, 0)
+}
+
+// runFrom is runTC for a packet that came in by the device with this index, or that a process of the node sent.
+func (w *kernelNode) runFrom(name string, frame []byte, d device, from int) (result, error) {
 	if tooShort(frame) {
 		return result{verdict: Stack, data: frame}, nil
 	}
-	code, data, err := w.run(name, frame, []uint32{10: uint32(d.index)})
+	code, data, err := w.run(name, frame, []uint32{9: uint32(from), 10: uint32(d.index)})
 	return result{verdict: tcVerdict(code), data: data}, err
+}
+
+// indexOf returns the index of a device or of a pod's.
+func (w *kernelNode) indexOf(id int) int {
+	if d, ok := w.devices[id]; ok {
+		return d.index
+	}
+	return w.pods[id].index
 }
 
 func tcVerdict(code uint32) Verdict {

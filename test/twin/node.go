@@ -43,6 +43,8 @@ type Outcome struct {
 	Position string   // whether its numbers are those of its flow, for coverage
 	Inner    []byte   // the frame that came in, without its encapsulation
 	Touched  []Flow   // flows whose rows the packet may have changed
+	Asked    []Flow   // flows that policies were asked about
+	Judged   []string // what they said, for coverage
 
 	Around   int  // number of bytes of encapsulation added
 	Marked   bool // an option was added
@@ -91,6 +93,7 @@ type datagram struct {
 // Node is a node with its memory.
 type Node struct {
 	Tables
+	Policies
 	Open, Pending map[Flow]*Row
 	Room          int    // maximum number of rows in Open
 	Now           uint32 // in ticks
@@ -106,8 +109,8 @@ type Node struct {
 }
 
 // NewNode returns a node that remembers nothing.
-func NewNode(tables Tables, room int, now uint32) *Node {
-	return &Node{Tables: tables, Room: room, Now: now, Open: map[Flow]*Row{}, Pending: map[Flow]*Row{},
+func NewNode(tables Tables, policies Policies, room int, now uint32) *Node {
+	return &Node{Tables: tables, Policies: policies, Room: room, Now: now, Open: map[Flow]*Row{}, Pending: map[Flow]*Row{},
 		visits: map[visitor]*visit{}, datagrams: map[datagram]Flow{}, chosen: map[choice]int{},
 		waiting: waiting{strangers: map[datagram]bool{}}}
 }
@@ -131,6 +134,10 @@ type step struct {
 	isNew         bool    // the packet made the row of a direct flow, and may still move it to this node
 	answersItself bool    // a pod is its own backend, and this packet is its answer
 	emerges       bool    // it comes out of the tunnel between nodes
+	origin        int     // the device that it came in by, on the way to a pod; 0: a process of the node sent it
+	inFull        bool    // policies were asked about its sender by more than its row
+	askedSender   bool    // likewise, and the packet has ports
+	bothAccept    bool    // its sender's row says that its receiver has accepted it too
 	out           Outcome
 	err           error
 }

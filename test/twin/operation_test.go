@@ -26,6 +26,8 @@ type operation struct {
 	NatDevice  *natDeviceChange `json:"natDevice,omitempty"`
 	Flow       *flowChange      `json:"flow,omitempty"`
 	Visit      *visitChange     `json:"visit,omitempty"`
+	Policies   *policyChange    `json:"policies,omitempty"`
+	Asked      *askedChange     `json:"asked,omitempty"`
 }
 
 // hexFrame is a frame that is written in hexadecimal.
@@ -54,6 +56,7 @@ type podFrame struct {
 	Frame  hexFrame `json:"frame"`
 	Pod    int      `json:"pod"`              // number of its device
 	To     bool     `json:"to,omitempty"`     // the pod gets it
+	By     int      `json:"by,omitempty"`     // then, the device that it came in by; 0: a process of the node sent it
 	Past   bool     `json:"past,omitempty"`   // packets of pods bypass the stack
 	Silent bool     `json:"silent,omitempty"` // the limit of ICMP errors is reached
 }

@@ -78,10 +78,8 @@ func (n *Node) Send(frame []byte, pod int, past bool, w Witness) (Outcome, error
 	switch reason, stays := s.checkAntispoof(); {
 	case reason != "":
 		s.drop(reason, string(reason))
-	case stays && s.isForTunnel(frame):
-		s.drop(TunnelPort, "to the tunnel of its node")
 	case stays:
-		s.pass("stays on its link")
+		s.stay()
 	default:
 		s.goThrough(past)
 	}
@@ -89,10 +87,27 @@ func (n *Node) Send(frame []byte, pod int, past bool, w Witness) (Outcome, error
 	return s.out, s.err
 }
 
-// Deliver returns the same for a frame that goes to a pod, from the node's stack or past it.
-func (n *Node) Deliver(frame []byte, pod int) (Outcome, error) {
-	s := &step{Node: n, packet: read(frame), frame: frame, device: pod, at: toPod}
-	if s.pass("nobody dials"); n.dialed {
+// stay handles what a pod sends to its link.
+func (s *step) stay() {
+	s.pass("stays on its link")
+	to := s.flow.Dest.Addr()
+	_, own := s.Addresses[to]
+	isDiscovery := s.content == message && s.frame[s.l4] >= firstOfLink && s.frame[s.l4] <= lastOfLink
+	leaves := !own && !isNear6(to) && to != netip.MustParseAddr("255.255.255.255")
+	switch {
+	case (leaves || !s.v4 && !isDiscovery) && s.deniesOwn(0):
+	case s.isForTunnel(s.frame):
+		s.drop(TunnelPort, "to the tunnel of its node")
+	}
+}
+
+// Deliver returns the same for a frame that goes to a pod, from the node's stack or past it. It came in by the
+// device `by`, or a process of the node sent it.
+func (n *Node) Deliver(frame []byte, pod, by int) (Outcome, error) {
+	s := &step{Node: n, packet: read(frame), frame: frame, device: pod, at: toPod, origin: by}
+	switch s.pass("nobody dials"); {
+	case by != pod && s.denies(frame, pod, received):
+	case n.dialed:
 		s.translate()
 	}
 	s.out.Path, s.out.OfPod = "for a pod, "+s.out.Path, true
@@ -112,22 +127,23 @@ func (s *step) goThrough(past bool) {
 			return
 		}
 		if known, ok := s.Pods[read(s.out.Data).flow.Dest.Addr()]; ok && known == s.device {
-			s.sendTo(known)
+			if !s.denies(s.out.Data, known, turned) {
+				s.sendTo(known, received)
+			}
 			return
 		}
 	}
-	if _, ok := s.Pods[read(s.out.Data).flow.Dest.Addr()]; !ok && s.isForTunnel(s.out.Data) {
+	known, isPod := s.Pods[read(s.out.Data).flow.Dest.Addr()]
+	switch {
+	case s.deniesOwn(known):
+	case !isPod && s.isForTunnel(s.out.Data):
 		s.drop(TunnelPort, "to a tunnel")
-		return
+	case !past:
+	case isPod:
+		s.sendTo(known, handed)
+	default:
+		s.sendOut()
 	}
-	if !past {
-		return
-	}
-	if known, ok := s.Pods[read(s.out.Data).flow.Dest.Addr()]; ok {
-		s.sendTo(known)
-		return
-	}
-	s.sendOut()
 }
 
 // isPlainlyNobodys reports whether a packet has its ports in the usual place, and they match no
@@ -172,11 +188,16 @@ func (n *Node) answersPod(frame []byte) bool {
 	return false
 }
 
-// sendTo sends a packet on to a pod of this node, past the stack if allowed.
-func (s *step) sendTo(pod int) {
+// sendTo sends a packet on to a pod of this node, past the stack if allowed. At the device of a pod that is
+// answered, policies are asked there.
+func (s *step) sendTo(pod int, at place) {
 	frame := s.out.Data
-	if s.ttl <= 1 || s.answersPod(frame) && len(frame) > 14+s.MTU[pod] {
+	isAnswer := s.answersPod(frame)
+	if s.ttl <= 1 || isAnswer && len(frame) > 14+s.MTU[pod] {
 		s.out.Path += ", to a pod by the stack"
+		return
+	}
+	if !isAnswer && s.deniesNext(frame, pod, at) {
 		return
 	}
 	s.goOut(pod, Way{pod, s.PodMACs[pod], s.MACs[pod]})

@@ -25,7 +25,7 @@ func (s *step) datagram() datagram {
 func (s *step) continued() {
 	flow, ok := s.datagrams[s.datagram()]
 	row, torn := s.find(flow)
-	if s.at == fromPod && (!ok && !s.isMessage() || ok && row == nil) && s.isOfServices(s.flow.Dest.Addr()) {
+	if s.at == fromPod && (!ok && !s.isMessage() || ok && row == nil && flow.Proto != protoICMP && flow.Proto != protoICMPv6) && s.isOfServices(s.flow.Dest.Addr()) {
 		s.drop(NoService, "fragment, no service")
 		return
 	}

@@ -56,7 +56,7 @@ func (w *kernelNode) begin() (*run, error) {
 		}
 	}
 	clear(w.routes)
-	r := &run{kernel: w, node: NewNode(tables, openRows, w.now), counts: map[Reason]uint64{}, paths: map[string]int{}}
+	r := &run{kernel: w, node: NewNode(tables, NewPolicies(policyGroups()), openRows, w.now), counts: map[Reason]uint64{}, paths: map[string]int{}}
 	for _, m := range []*ebpf.Map{w.maps.Ct, w.maps.CtPending, w.maps.Frags, w.maps.Affinity, w.maps.Svcs, w.maps.SrcRanges} {
 		if err := empty(m); err != nil {
 			return nil, err
@@ -90,6 +90,9 @@ func (w *kernelNode) begin() (*run, error) {
 		if err := w.maps.SetTunnelAddr(addr); err != nil {
 			return nil, err
 		}
+	}
+	if err := r.forgetPolicies(); err != nil {
+		return nil, err
 	}
 	_, err = w.maps.SetNodeAddrs(map[netip.Addr]maps.NodeAddr{})
 	return r, errors.Join(err, w.maps.SetNatDevices(nil), w.maps.SetDeviceMacs(macs), w.maps.SetSnatAddr(netip.IPv4Unspecified()), w.maps.SetSnatAddr(netip.IPv6Unspecified()))
@@ -134,10 +137,13 @@ func (w *kernelNode) episode(seed uint64, careful bool) (*run, []operation, erro
 	}
 	r.careful = careful
 	g := newGenerator(seed, r.node)
-	list := g.setUp()
+	list, next := g.setUp(), g.next
+	if hasPolicies(seed) {
+		list, next = append(list, g.policies.change()), g.nextOrPolicies
+	}
 	for i := 0; i < episodeLength; i++ {
 		if i >= len(list) {
-			list = append(list, g.next())
+			list = append(list, next())
 		}
 		if err := r.apply(list[i]); err != nil {
 			return r, list[:i+1], err
