@@ -276,13 +276,13 @@ func newWriter(t *testing.T, m *kernel.Maps) *Writer {
 // counted fails if a Writer says that the maps have other rows than they have.
 func counted(t *testing.T, w *Writer, m *kernel.Maps) {
 	t.Helper()
-	have := map[string]int{"policy_runs": 0}
+	have := map[string]int{}
 	for name, m := range map[string]*ebpf.Map{
 		"policy_pods": m.PolicyPods, "policy_peers": m.PolicyPeers, "policy_regions": m.PolicyRegions, "policy_views": m.PolicyViews, "policy_decisions": m.PolicyDecisions,
 	} {
 		have[name] = count(m)
 	}
-	led := map[bpf.MapsPolicyPorts]struct{}{}
+	led, runs := map[bpf.MapsPolicyPorts]struct{}{}, 0
 	decisions, err := all[bpf.MapsPolicyDecisionKey, bpf.MapsPolicyDecision](m.PolicyDecisions)
 	if err != nil {
 		t.Fatal(err)
@@ -290,7 +290,16 @@ func counted(t *testing.T, w *Writer, m *kernel.Maps) {
 	for _, row := range decisions {
 		led[row.Ports[0]] = struct{}{}
 	}
+	for at := range led {
+		runs += int(at.Count)
+	}
+	listed, err := m.CountPolicyRows()
+	have["policy_runs"] = runs
+	if err != nil || !maps.Equal(listed, have) {
+		t.Fatalf("without a writer %v are counted (%v), the maps have %v", listed, err, have)
+	}
 	led[bpf.MapsPolicyPorts{First: w.at[0].first, Count: w.at[0].count}] = struct{}{} // that which accepts all always has one
+	have["policy_runs"] = 0
 	for at := range led {
 		have["policy_runs"] += int(at.Count)
 	}

@@ -103,6 +103,9 @@ func Read(dir string) (pinned *Pinned, err error) {
 
 func mapStatuses(m *maps.Maps, s *snapshot.Snapshot, dir string) ([]Map, error) {
 	used := s.Entries()
+	if err := countPolicies(m, used); err != nil {
+		return nil, err
+	}
 	var list []Map
 	for _, info := range m.All() {
 		status := Map{
@@ -127,6 +130,24 @@ func mapStatuses(m *maps.Maps, s *snapshot.Snapshot, dir string) ([]Map, error) 
 		list = append(list, status)
 	}
 	return list, nil
+}
+
+// countPolicies adds how many rows the maps of policies have.
+func countPolicies(m *maps.Maps, used map[string]int) error {
+	written, err := m.CountPolicyRows()
+	if err != nil {
+		return err
+	}
+	for _, info := range m.All() {
+		if n, ok := written[info.Name]; ok {
+			used[info.Name] = n
+		} else if n, counts, err := maps.CountRows(info.Map, info.Name); err != nil {
+			return err
+		} else if counts {
+			used[info.Name] = n
+		}
+	}
+	return nil
 }
 
 // InTrouble returns the maps that are nearly full or have evicted rows lately.
