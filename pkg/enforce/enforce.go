@@ -102,7 +102,7 @@ func (w *Writer) adopt() error {
 	if err := level.settle(w.maps); err != nil {
 		return err
 	}
-	w.previous, err = w.readPrevious()
+	w.previous, err = w.readPrevious(w.version)
 	return err
 }
 

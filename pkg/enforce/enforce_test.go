@@ -201,7 +201,7 @@ func TestApply(t *testing.T) {
 			}
 			check(t, m, c.Tables(), devices(local), 0, 1)
 			tidy(t, w, m, c.Tables())
-			if found, err := w.Verify(c.Tables(), devices(local), false); err != nil || len(found) > 0 {
+			if found, err := w.Verify(c.Tables(), devices(local), false); err != nil || len(found.Damage) > 0 {
 				t.Fatalf("damage %+v (%v) right after a change", found, err)
 			}
 			counted(t, w, m)

@@ -22,7 +22,7 @@ type previous struct {
 type kept struct{ compiled, generation uint32 }
 
 // readPrevious reads a version from the maps.
-func (w *Writer) readPrevious() (*previous, error) {
+func (w *Writer) readPrevious(version uint32) (*previous, error) {
 	f := &previous{tables: policy.NewTables(), pods: map[uint32]bpf.MapsPolicySubject{}}
 	peers, err := all[kernel.Addr, bpf.MapsPolicyClass](w.maps.PolicyPeers)
 	regions, err2 := all[bpf.MapsPrefixKey, bpf.MapsPolicyClass](w.maps.PolicyRegions)
@@ -33,24 +33,29 @@ func (w *Writer) readPrevious() (*previous, error) {
 		return nil, err
 	}
 	for addr, row := range peers {
-		f.tables.Peers[kernel.NetipOf(addr)] = row.Class[w.version]
+		f.tables.Peers[kernel.NetipOf(addr)] = row.Class[version]
 	}
 	prefixes := map[netip.Prefix]uint32{}
 	for prefix, row := range regions {
-		prefixes[kernel.PrefixOf(prefix)] = row.Class[w.version]
+		prefixes[kernel.PrefixOf(prefix)] = row.Class[version]
 	}
 	f.tables.SetRegions(prefixes)
 	for view, row := range views {
-		f.tables.Views[policy.View{Scope: view.Scope, Class: view.Class}] = row.Class[w.version]
+		f.tables.Views[policy.View{Scope: view.Scope, Class: view.Class}] = row.Class[version]
 	}
+	numbers := map[bpf.MapsPolicyPorts]uint32{}
 	for key, row := range decisions {
-		ports := row.Ports[w.version]
+		ports := row.Ports[version]
 		if ports.Count == 0 {
 			continue
 		}
-		number := ports.First + 1
+		number, known := numbers[ports]
+		if !known {
+			number = uint32(len(numbers)) + 1
+			numbers[ports] = number
+		}
 		f.tables.Rows[policy.Row{Subject: key.Subject, Direction: model.Direction(key.Direction), Reduced: key.Class}] = number
-		if f.tables.Decisions[number] == nil {
+		if !known {
 			runs, err := w.readRuns(ports)
 			if err != nil {
 				return nil, err
@@ -59,12 +64,14 @@ func (w *Writer) readPrevious() (*previous, error) {
 		}
 	}
 	for index, row := range pods {
-		s := row.Subject[w.version]
+		s := row.Subject[version]
 		f.pods[index], f.tables.Subjects[s.Subject] = s, s.Scope
 	}
 	return f, nil
 }
 
+// readRuns returns the runs of a decision. Of one that somebody has damaged so that they are not in order, it cannot
+// be said what it accepts: it may be anything.
 func (w *Writer) readRuns(ports bpf.MapsPolicyPorts) (runs []policy.Run, err error) {
 	for i := range ports.Count {
 		var row bpf.MapsPolicyRun
@@ -74,6 +81,9 @@ func (w *Writer) readRuns(ports bpf.MapsPolicyPorts) (runs []policy.Run, err err
 		}
 		if err != nil {
 			return nil, err
+		}
+		if len(runs) > 0 && row.From <= runs[len(runs)-1].Key {
+			return everything, nil
 		}
 		runs = append(runs, policy.Run{Key: row.From, Accept: row.Verdict>>31 == 1, Rule: row.Verdict &^ (1 << 31)})
 	}

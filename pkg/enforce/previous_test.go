@@ -90,7 +90,7 @@ func TestPrevious(t *testing.T) {
 			}
 			seen[generation] = true
 		}
-		if found, err := w.Verify(c.Tables(), at, false); err != nil || len(found) > 0 {
+		if found, err := w.Verify(c.Tables(), at, false); err != nil || len(found.Damage) > 0 {
 			t.Errorf("%s: damage %+v (%v)", step.name, found, err)
 		}
 		// A change without a restart, which nobody keeps his generation over.

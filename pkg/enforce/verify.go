@@ -19,10 +19,23 @@ import (
 // Verify compares the maps with the tables and devices of the last Apply and, if repair is set, mends what
 // differs. What the last Apply could not write is not looked at: the next one does. Rows are mended from where
 // packets are judged last to where they are judged first, so that none leads to what is not there yet.
-func (w *Writer) Verify(t *policy.Tables, devices map[netip.Addr][]uint32, repair bool) ([]policy.Damage, error) {
+func (w *Writer) Verify(t *policy.Tables, devices map[netip.Addr][]uint32, repair bool) (policy.Comparison, error) {
+	var found policy.Comparison
 	if w.fresh {
-		return nil, nil
+		return found, nil
 	}
+	var err error
+	if found.Damage, err = w.compare(t, devices, false); err != nil || !repair || len(found.Damage) == 0 {
+		return found, err
+	}
+	if found.Widened, err = w.widened(t, devices); err != nil {
+		return found, err
+	}
+	found.Damage, err = w.compare(t, devices, true)
+	return found, err
+}
+
+func (w *Writer) compare(t *policy.Tables, devices map[netip.Addr][]uint32, repair bool) ([]policy.Damage, error) {
 	v := &verification{repair: repair}
 	w.verifyRuns(v, t)
 	w.verifyDecisions(v, t)

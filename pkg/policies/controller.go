@@ -30,7 +30,7 @@ type Writer interface {
 	Rows() map[string]int
 	Apply(change *policy.Change, tables *policy.Tables, devices map[netip.Addr][]uint32) error
 	// Verify compares the maps with what the last Apply wrote, and mends them if it is to.
-	Verify(tables *policy.Tables, devices map[netip.Addr][]uint32, repair bool) ([]policy.Damage, error)
+	Verify(tables *policy.Tables, devices map[netip.Addr][]uint32, repair bool) (policy.Comparison, error)
 }
 
 // Device is a device of a pod of this node, with the addresses that the pod has there.
@@ -275,7 +275,7 @@ func (c *Controller) step(around *Around, asked *verifyRequest) error {
 	c.report()
 	c.note(change, begun, around, errors.Join(err, stays))
 	if err == nil {
-		c.check(around.Writer, devices, asked)
+		err = c.check(around, devices, asked)
 	}
 	return errors.Join(err, stays)
 }

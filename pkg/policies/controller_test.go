@@ -24,6 +24,7 @@ type kernel struct {
 	any     bool
 	err     error
 	damage  []policy.Damage
+	widened map[model.Name]struct{}
 }
 
 // Generation returns what an agent before left.
@@ -50,18 +51,18 @@ func (k *kernel) Apply(_ *policy.Change, tables *policy.Tables, devices map[neti
 }
 
 // Verify finds what somebody has done, and mends it.
-func (k *kernel) Verify(tables *policy.Tables, _ map[netip.Addr][]uint32, repair bool) (found []policy.Damage, err error) {
+func (k *kernel) Verify(tables *policy.Tables, _ map[netip.Addr][]uint32, repair bool) (found policy.Comparison, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if tables != k.tables {
-		return nil, errors.New("other tables than were written")
+		return found, errors.New("other tables than were written")
 	}
 	for _, d := range k.damage {
 		d.Mended = repair
-		found = append(found, d)
+		found.Damage = append(found.Damage, d)
 	}
 	if repair {
-		k.damage = nil
+		found.Widened, k.damage, k.widened = k.widened, nil, nil
 	}
 	return found, nil
 }
@@ -80,6 +81,20 @@ func (k *kernel) fail(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.err = err
+}
+
+// given returns the generation that was written of a pod.
+func (k *kernel) given(addr netip.Addr) uint32 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.tables.Pods[addr].Generation
+}
+
+// widen is harm by which more is accepted to a pod.
+func (k *kernel) widen(pod model.Name, rows ...policy.Damage) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.damage, k.widened = rows, map[model.Name]struct{}{pod: {}}
 }
 
 func (k *kernel) harm(rows ...policy.Damage) {

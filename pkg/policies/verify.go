@@ -64,19 +64,33 @@ func (c *Controller) Verify(ctx context.Context, repair bool) (Checked, error) {
 	return a.checked, a.err
 }
 
-// check compares the maps with what has just been written.
-func (c *Controller) check(writer Writer, devices map[netip.Addr][]uint32, q *verifyRequest) {
+// check compares the maps with what has just been written. What damaged rows have accepted is judged again once they
+// are mended. The error says that this cannot be had.
+func (c *Controller) check(around *Around, devices map[netip.Addr][]uint32, q *verifyRequest) error {
 	if q == nil {
-		return
+		return nil
 	}
-	found, err := writer.Verify(c.compiler.Tables(), devices, q.repair)
-	q.end(Checked{Damage: found}, err)
+	found, err := around.Writer.Verify(c.compiler.Tables(), devices, q.repair)
 	if err != nil {
 		c.Log.Error("cannot compare policies with the maps", "error", err)
 	}
-	if !q.repair {
-		return
+	var stays error
+	if len(found.Widened) > 0 {
+		c.compiler.Renew(found.Widened)
+		begun, change := time.Now(), c.compiler.Update()
+		stays = around.Writer.Apply(change, c.compiler.Tables(), devices)
+		c.note(change, begun, around, stays)
+		c.Log.Warn("verify: damaged rows accepted too much, flows of pods are judged again", "pods", len(found.Widened))
 	}
+	q.end(Checked{Damage: found.Damage}, errors.Join(err, stays))
+	if q.repair {
+		c.noteDamage(found.Damage)
+	}
+	return stays
+}
+
+// noteDamage counts and logs what was found.
+func (c *Controller) noteDamage(found []policy.Damage) {
 	mended := uint64(0)
 	for i, d := range found {
 		if d.Mended {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/policy"
 )
 
@@ -26,7 +27,7 @@ func TestVerify(t *testing.T) {
 	}
 	verify(true, Checked{Waiting: true})
 	r.sync()
-	r.listPolicies()
+	r.listPolicies(isolate())
 	row := policy.Damage{Map: "policy_peers", Where: "10.0.0.9", Want: "none", Have: "1"}
 	mended := row
 	mended.Mended = true
@@ -39,6 +40,18 @@ func TestVerify(t *testing.T) {
 	verify(true, Checked{})
 	if s := r.Status(); s.Damage != 1 || s.Mended != 1 {
 		t.Errorf("%d damaged rows are counted, and %d mended, want one", s.Damage, s.Mended)
+	}
+	// What a damaged row has accepted is judged again, by a generation that nobody had.
+	generation := r.given(web)
+	r.widen(model.Name{Namespace: "n", Name: "web"}, row)
+	verify(true, Checked{Damage: []policy.Damage{mended}})
+	again := r.given(web)
+	if s := r.Status(); again <= generation || s.Generation != again {
+		t.Errorf("generation %d, was %d, and the status says %d", again, generation, s.Generation)
+	}
+	verify(true, Checked{})
+	if still := r.given(web); still != again {
+		t.Errorf("generation %d, was %d, and nothing was mended", still, again)
 	}
 	r.fail(errors.New("no"))
 	verify(true, Checked{Waiting: true})

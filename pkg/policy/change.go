@@ -169,6 +169,23 @@ func (c *Compiler) raise(before *Tables, pairs map[[2]uint32]struct{}, change *C
 	}
 }
 
+// renew gives pods new generations that Renew was told of.
+func (c *Compiler) renew(change *Change) {
+	given := map[model.Name]uint32{}
+	for addr, row := range c.tables.Pods {
+		if _, asked := c.renewed[row.Pod]; !asked || row.Subject == 0 {
+			continue
+		}
+		if given[row.Pod] == 0 {
+			c.generation++
+			given[row.Pod] = c.generation
+		}
+		row.Generation = given[row.Pod]
+		c.tables.Pods[addr], change.Pods[addr] = row, row
+	}
+	clear(c.renewed)
+}
+
 // lost reports whether a pod may have lost something by moving from one subject to another while
 // addresses changed their classes as the pairs say.
 func (c *Compiler) lost(memo map[[2]uint32]bool, before *Tables, was, is uint32, pairs map[[2]uint32]struct{}) bool {

@@ -35,6 +35,7 @@ type Compiler struct {
 	// judged again only when another pod has the address, since until then there is no traffic: pods
 	// that go away cost the others nothing.
 	previous map[netip.Addr]uint32
+	renewed  map[model.Name]struct{} // pods that get new generations
 }
 
 // numbering gives out the numbers in the tables.
@@ -57,7 +58,7 @@ func New(self string, quota Quota, generation uint32) *Compiler {
 			atoms: newNumbers(), classes: newNumbers(), scopes: newNumbers(), subjects: newNumbers(), decisions: newNumbers(), rules: numbersFrom(FirstRule),
 			reduced: map[string]*numbers{},
 		},
-		tables: NewTables(), due: true, peersDue: true, moved: map[netip.Addr]struct{}{}, previous: map[netip.Addr]uint32{},
+		tables: NewTables(), due: true, peersDue: true, moved: map[netip.Addr]struct{}{}, previous: map[netip.Addr]uint32{}, renewed: map[model.Name]struct{}{},
 	}
 }
 
@@ -166,6 +167,10 @@ func (c *Compiler) DeleteLocal(name model.Name) {
 // StartAt makes generations begin after the given one, if they are not beyond it already.
 func (c *Compiler) StartAt(generation uint32) { c.generation = max(c.generation, generation) }
 
+// Renew gives pods of this node new generations by the next Update, because something was accepted to them that is
+// in no tables.
+func (c *Compiler) Renew(pods map[model.Name]struct{}) { maps.Copy(c.renewed, pods) }
+
 // Generation returns the last generation that a pod got.
 func (c *Compiler) Generation() uint32 { return c.generation }
 
@@ -188,7 +193,9 @@ func (c *Compiler) Update() *Change {
 	for _, numbers := range c.numbering.list() {
 		numbers.release()
 	}
-	return c.update()
+	change := c.update()
+	c.renew(change)
+	return change
 }
 
 func (c *Compiler) update() *Change {
