@@ -198,6 +198,9 @@ func (c *Compiler) lost(memo map[[2]uint32]bool, before *Tables, was, is uint32,
 		return lost
 	}
 	for pair := range pairs {
+		if was == is && pair[0] == pair[1] { // no view or row ever changes what it means
+			continue
+		}
 		for direction := range model.Direction(model.Directions) {
 			from, to := before.number(was, direction, pair[0]), c.tables.number(is, direction, pair[1])
 			if from != to && narrows(before.decision(was, direction, pair[0]), c.tables.decision(is, direction, pair[1])) {

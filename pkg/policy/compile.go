@@ -12,9 +12,10 @@ import (
 
 // compile makes new tables of all objects, except for the rows of pods. Numbers are the same as in
 // the tables before wherever they mean the same. It reports whether it kept the classes of all
-// addresses, because policies tell addresses apart by what they did before.
-func (c *Compiler) compile() (kept bool) {
-	before := c.tables
+// addresses, because policies tell addresses apart by what they did before. Then it may take over what did
+// not change at all.
+func (c *Compiler) compile(takesOver bool) (kept bool) {
+	before, previous := c.tables, c.scopes
 	c.begin()
 	c.group()
 	namespaces := slices.Sorted(maps.Keys(c.scopes))
@@ -22,7 +23,16 @@ func (c *Compiler) compile() (kept bool) {
 		c.prepare(c.scopes[namespace])
 	}
 	c.findLabels()
-	if kept = !c.peersDue && c.numbering.atoms.same(); kept {
+	kept = !c.peersDue && c.numbering.atoms.same()
+	if kept && takesOver {
+		c.takeOver(before, previous)
+	}
+	for _, namespace := range namespaces {
+		if s := c.scopes[namespace]; !s.taken {
+			c.decide(s, 0, nil)
+		}
+	}
+	if kept {
 		c.keep(before)
 	} else {
 		c.classify()
@@ -38,6 +48,9 @@ func (c *Compiler) keep(before *Tables) {
 	t.Peers, t.Regions, t.lengths = before.Peers, before.Regions, before.lengths
 	for _, number := range slices.Sorted(maps.Keys(before.classes)) {
 		c.class(before.classes[number])
+	}
+	for _, s := range c.scopes { // of classes that come later it has none
+		s.taken = false
 	}
 }
 
@@ -98,7 +111,6 @@ func (c *Compiler) prepare(s *scope) {
 		subject.number, _ = c.numbering.subjects.of(s.text + "\x00" + key)
 		c.tables.Subjects[subject.number] = s.number
 	}
-	c.decide(s, 0, nil)
 }
 
 // rulesOf returns the rules for a subject, and adds the atoms that they use.
@@ -283,6 +295,9 @@ func (c *Compiler) class(v vector) uint32 {
 	parts := map[*scope]vector{}
 	for _, e := range v {
 		for _, s := range c.byAtom[atomOf(e)] {
+			if s.taken { // it has its view of the class already
+				continue
+			}
 			if parts[s] == nil {
 				seen = append(seen, s)
 			}

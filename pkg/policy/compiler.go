@@ -206,7 +206,10 @@ func (c *Compiler) update() *Change {
 	}
 	if c.due { // also because a namespace has come over its quota by that
 		before := c.tables
-		kept := c.compile()
+		kept := c.compile(len(before.Problems) == 0)
+		if kept && len(before.Problems) == 0 && c.exceeds() {
+			kept = c.compile(false)
+		}
 		c.setPods(before, kept)
 		clear(c.previous)
 		c.due, c.peersDue = false, false

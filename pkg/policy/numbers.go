@@ -23,6 +23,9 @@ func numbersFrom(first uint32) *numbers { return &numbers{now: map[string]uint32
 // begin starts a compilation: what is not asked for until finish is given up.
 func (n *numbers) begin() { n.before, n.now = n.now, make(map[string]uint32, len(n.now)) }
 
+// keep takes all texts as asked for that had a number before.
+func (n *numbers) keep() { n.now, n.before = n.before, nil }
+
 // of returns the number of a text. fresh says that it had none.
 func (n *numbers) of(text string) (number uint32, fresh bool) {
 	if number, found := n.now[text]; found {

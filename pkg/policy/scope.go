@@ -20,6 +20,7 @@ type scope struct {
 	used      Quota
 	over      string // what it has too many of
 	own       bool   // it has NetworkPolicies; what an administrator's select is not its fault
+	taken     bool   // its views and rows are those of the tables before, while it is compiled
 }
 
 // subject is what pods of a namespace have in common that the same policies select. Its number stands
