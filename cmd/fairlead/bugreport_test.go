@@ -173,7 +173,7 @@ func TestBugreportOfAccelerateOnly(t *testing.T) {
 
 // TestBugreportOfSockmap checks that links.txt has the programs through which connections bypass TCP.
 func TestBugreportOfSockmap(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	bpffs := rig.BPFFS(t)
 	s, err := sockmap.Open(sockmap.Config{BPFFS: bpffs, Limits: sockmap.DefaultLimits(), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
 // The agent's own connection bypasses TCP like any other. If its data is corrupted or lost,
 // everything uses TCP, but not if data was late once.
 func TestCheck(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	for _, c := range []struct{ how, want string }{
 		{"as it is", "passed 1, failed 0, on true, rules 1"},
 		{"held", "passed 0, failed 0, on true, rules 1, unable"},
@@ -43,7 +43,7 @@ func TestCheck(t *testing.T) {
 
 // Checks go on until they are to end, or one has found something wrong.
 func TestRunChecks(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	netns, err := netnsCookie()
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestCheckData(t *testing.T) {
 
 // What an attempt has closed is not closed again, when its number may be another file's.
 func TestAttemptClosesOnce(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	s, stop, err := running(rig.BPFFS(t), "as it is")
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +195,7 @@ func TestCheckBesideStranger(t *testing.T) {
 
 // Whoever still watches or checks connections after Close gets an error.
 func TestClosed(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	s, err := Open(Config{BPFFS: rig.BPFFS(t), Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -293,7 +293,7 @@ func hideOf(spec *ebpf.CollectionSpec, size int32) {
 
 // Prove accepts no kernel on which anything goes wrong.
 func TestProveFindsFaults(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	for how, want := range map[string]string{
 		"as it is": "", "refusing": "send: ", "refusing IPv6": "send: ", "hiding": "bytes came", "passing": "lets nothing bypass TCP", "staying": "sockets did not leave",
 		"hiding what comes before half an end": "shutting down one direction: ", "hiding what comes before an end": "closing right after sending: ",
@@ -364,7 +364,7 @@ func checked(bpffs, how string) (got string, err error) {
 
 // By TCP nothing is found in which it would differ from itself.
 func TestNoDifference(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	listening, at, err := listener()

@@ -21,7 +21,7 @@ import (
 // Read reports that another version with other row layouts exists, and whether it is switched on,
 // but not its rows.
 func TestReadOfAnother(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	bpffs := rig.BPFFS(t)
 	dir := filepath.Join(Dir(bpffs), "another")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -53,7 +53,7 @@ func TestReadOfAnother(t *testing.T) {
 
 // The next Open removes what is left of an interrupted removal.
 func TestRemoveInterrupted(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	bpffs := rig.BPFFS(t)
 	cfg := Config{BPFFS: bpffs, Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler)}
 	s, err := Open(cfg)
@@ -87,7 +87,7 @@ func TestRemoveInterrupted(t *testing.T) {
 
 // Hold also reaches programs that are being loaded at the same time.
 func TestHoldMeanwhile(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	cfg := Config{BPFFS: rig.BPFFS(t), Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler)}
 	s, err := Open(cfg)
 	for i := range 12 {
@@ -128,7 +128,7 @@ func TestHoldMeanwhile(t *testing.T) {
 
 // Hold outlives the programs that it was told to: they are removed after an error, and others follow.
 func TestHoldOutlives(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	cfg := Config{BPFFS: rig.BPFFS(t), Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler)}
 	if found, err := Hold(cfg.BPFFS); found || err != nil {
 		t.Errorf("where no agent has run, there is something to hold: %v, %v", found, err)
@@ -187,7 +187,7 @@ func TestHoldOutlives(t *testing.T) {
 
 // A Hold by a version that told only the programs holds for others too.
 func TestHoldOfBefore(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	cfg := Config{BPFFS: rig.BPFFS(t), Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler)}
 	s, err := Open(cfg)
 	if err != nil {
@@ -208,7 +208,7 @@ func TestHoldOfBefore(t *testing.T) {
 
 // Connections are found however many others wait for an end that is not here.
 func TestCrowd(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	const room, crowd = 64, 200
 	s, err := Open(Config{BPFFS: rig.BPFFS(t), Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler), tamper: func(spec *ebpf.CollectionSpec) {
 		spec.Maps["halves"].MaxEntries = room
@@ -260,7 +260,7 @@ func TestCrowd(t *testing.T) {
 // A connection for which the map has no room waits until there is some. That is not a refusal of the
 // kernel's, after a few of which it would use TCP for good.
 func TestFull(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	x := newExchange(t, func(spec *ebpf.CollectionSpec) {
 		spec.Maps[socksMap].MaxEntries = 3 // an end of the second gets in, and has to leave
 	})
@@ -287,7 +287,7 @@ func blind(spec *ebpf.CollectionSpec) {
 // Where the kernel does not show how sockets in the map are read, those that are read by edge-triggered epoll use TCP
 // for good, and "fairlead init" says so.
 func TestBlind(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	differences, err := Config{Limits: DefaultLimits(), tamper: blind}.prove()
 	if err != nil || !slices.Contains(differences, differsInEdges) {
 		t.Errorf("the differences are %q, %v", differences, err)
@@ -317,7 +317,7 @@ func TestBlind(t *testing.T) {
 
 // What the kernel could not attach is attached by the next agent, to the same maps.
 func TestSeesLate(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	cfg := Config{BPFFS: rig.BPFFS(t), Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler), tamper: blind}
 	was := ""
 	for _, tamper := range []func(*ebpf.CollectionSpec){blind, func(*ebpf.CollectionSpec) {}, blind} {
@@ -345,7 +345,7 @@ func TestSeesLate(t *testing.T) {
 
 // A version of the programs that cannot be opened is switched off all the same, and the error says which it is.
 func TestRetireBroken(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	bpffs := rig.BPFFS(t)
 	s, err := Open(Config{BPFFS: bpffs, Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -443,7 +443,7 @@ func bypasses(p *Pair, _ Tallies) bool { return p.State == "accelerated" && p.Re
 
 // Sockets are counted right while others come and go.
 func TestSockets(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	const connections = 100
 	s, err := Open(Config{BPFFS: rig.BPFFS(t), Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 // However often the programs wake the agent, programs that had begun earlier have time to see that
 // sockets are leaving: two sweeps are never close together.
 func TestSweepsAreApart(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	s, err := Open(Config{BPFFS: rig.BPFFS(t), Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

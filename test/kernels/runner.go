@@ -190,7 +190,7 @@ func (r *runner) guest(ctx context.Context, kernel *debian.Kernel, suites []suit
 		Image: kernel.Image, Busybox: r.busybox, Dir: filepath.Join(r.output, kernel.Kernel, name),
 		// Whatever is missing is missing by mistake: a skipped test proves nothing. An emulated
 		// processor is at least ten times slower than the real one.
-		Env: []string{"FAIRLEAD_REQUIRE=root links sctp netkit fq nfqueue", "MACHINE_SLOWER=4"},
+		Env: []string{"FAIRLEAD_REQUIRE=root links sctp netkit fq nfqueue map-iterators", "MACHINE_SLOWER=4"},
 	}
 	needed := modules()
 	for _, s := range suites {

@@ -33,7 +33,7 @@ type nodeWithSweeper struct {
 // newNodeWithSweeper returns a node whose store is empty and synced.
 func newNodeWithSweeper(t *testing.T, protocols ...model.Protocol) *nodeWithSweeper {
 	t.Helper()
-	rig.Root(t)
+	rig.MapIterators(t)
 	host := rig.NewNetns(t, "node")
 	k := &nodeWithSweeper{node: newNodeIn(t, host), host: host}
 	k.start(model.NewStore("node"), protocols...)

@@ -135,7 +135,7 @@ func (q *roadstead) another() ebpf.ProgramID {
 // next to another network and another implementation of Services, and that it installs nothing
 // else.
 func TestAccelerateOnly(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	q := newRoadstead(t)
 	theirs := q.another()
 	alone := func(when string) {
@@ -217,7 +217,7 @@ endpoints: [{addresses: [10.9.0.3], conditions: {ready: true}}]
 // with hostNetwork have them, and the pods that a policy selects bypass TCP, whoever connects, and that
 // those with other pods do not.
 func TestAccelerateWithNode(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	for ends, to := range map[string]string{
 		"from: [{podSelector: {matchLabels: {app: a}}}], to: [{node: true}]": "node",
 		"from: [{node: true}], to: [{podSelector: {matchLabels: {app: a}}}]": "shop/a",
@@ -251,7 +251,7 @@ spec: {%s, ports: [80]}
 // TestAccelerateOnlyAfterAnother checks that an accelerate-only agent refuses to start while a full
 // agent's programs are still attached, because nothing would keep their maps up to date.
 func TestAccelerateOnlyAfterAnother(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	q := newRoadstead(t)
 	const full = "--mode=full"
 	args := append([]string{filepath.Join(command.in(t), "fairlead"), "agent", full, "--source=" + q.files, "--node-name=node-a", "--cgroup-root=" + q.cgroup.Path()}, q.flags...)
@@ -278,7 +278,7 @@ func TestAccelerateOnlyAfterAnother(t *testing.T) {
 // TestAccelerateAfterAnother checks that pods for which fairlead-cni runs after another plugin bypass
 // TCP too, by IPv4 and IPv6, if they are selected by the agent's own configuration.
 func TestAccelerateAfterAnother(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	q := &oneNodeThreePods{oneNodeWithAgent: newOneNodeWithAgent(t, "--sockmap=true", "--pod-network=chained", "--accelerate-selector=app in (a, b)"), pods: map[string]*pod{}}
 	rig.Bridge(t, q.ns, "br0")
 	rig.Address(t, q.ns, "br0", "10.9.0.1/24", "fd09::1/64")

@@ -39,6 +39,9 @@ type oneNodeWithAgent struct {
 // newOneNodeWithAgent returns a node whose agent gets these flags too.
 func newOneNodeWithAgent(t *testing.T, flags ...string) *oneNodeWithAgent {
 	t.Helper()
+	if slices.Contains(flags, "--sockmap=true") {
+		rig.MapIterators(t)
+	}
 	h := &oneNodeWithAgent{files: t.TempDir(), bpffs: rig.BPFFS(t), agents: flags}
 	if slices.Contains(flags, "--bandwidth=true") && lackingFq(t) != nil {
 		h.lacks = "has no fq"

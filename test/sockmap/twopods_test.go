@@ -37,7 +37,7 @@ func newTwoPods(t *testing.T, limits sockmap.Limits) *twoPods {
 
 func newTwoPodsAsIs(t *testing.T, limits sockmap.Limits) *twoPods {
 	t.Helper()
-	rig.Root(t)
+	rig.MapIterators(t)
 	w := &twoPods{pods: [2]*rig.Netns{rig.NewNetns(t, "client"), rig.NewNetns(t, "server")}}
 	rig.Veth(t, w.pods[0], "eth0", w.pods[1], "eth0")
 	rig.Address(t, w.pods[0], "eth0", "10.1.0.1/24", "fd01::1/64")

@@ -110,7 +110,7 @@ func accelerating(t *testing.T, cfg *config.Config) (until func(what string, is 
 // An agent that cannot let connections bypass TCP goes on without, since it serves Services too. It
 // says why, returns to TCP what an earlier agent left, and tries again.
 func TestAcceleratorTriesAgain(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	cfg := earlier(t, "fit")
 	stray := filepath.Join(sockmap.Dir(cfg.BPFFS), "stray") // there are no pins in it
 	if err := os.Mkdir(stray, 0o700); err != nil {
@@ -127,7 +127,7 @@ func TestAcceleratorTriesAgain(t *testing.T) {
 // An agent that should not let connections bypass TCP, or must not, returns to TCP what an earlier
 // one left.
 func TestAcceleratorRetires(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	for name, c := range map[string]struct{ option, result, why string }{
 		"off":   {"false", "fit", ""},
 		"unfit": {"true", "it loses bytes", "it loses bytes"},

@@ -42,7 +42,7 @@ func build(t *testing.T) string {
 }
 
 func TestBench(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	rig.NoLeaks(t)
 	binaries := build(t)
 	t.Run("refusals", func(t *testing.T) { testRefusals(t, binaries) })

@@ -7,12 +7,15 @@ import (
 	"net"
 	"strings"
 	"testing"
+
+	"fairlead.io/fairlead/test/rig"
 )
 
 // TestAcceleration installs agents that only let connections bypass TCP, beside kube-proxy and the
 // bridge plugin, on a cluster whose pods already send each other requests. The agents have only the
 // rights that the chart grants in this mode.
 func TestAcceleration(t *testing.T) {
+	rig.MapIterators(t)
 	const metricsPort = "19249" // kube-proxy has the usual one
 	dir := t.TempDir()
 	f := newFixture(t, "-family", *family, "-cni", "bridge", "-proxy", "nftables")

@@ -26,6 +26,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"fairlead.io/fairlead/test/rig"
 	"fairlead.io/fairlead/test/snapshot"
 )
 
@@ -89,7 +90,13 @@ func TestUpkeep(t *testing.T) {
 	f.makeImage(dir, "")
 	f.makeImage(dir+"/"+otherTag, otherTag)
 	before := f.snapshots()
-	f.install(dir, "-set", "metrics.address=:10249,sockmap.enabled=true")
+	refused := rig.LacksMapIterators()
+	if refused == "" {
+		f.install(dir, "-set", "metrics.address=:10249,sockmap.enabled=true")
+	} else {
+		t.Logf("connections stay with TCP: %s", refused)
+		f.install(dir, "-set", "metrics.address=:10249")
+	}
 	f.rig(nil, "import", "-prefix", f.Prefix, dir+"/"+otherTag+"/fairlead.tar")
 	f.apply(workload)
 	f.mustAsk("rollout", "status", "daemonset/echo", waitFlag)
@@ -101,7 +108,9 @@ func TestUpkeep(t *testing.T) {
 			g.t = t
 			fn(&g)
 			requests.check(&g)
-			g.awaitPastTCP(len(g.Family.Services()))
+			if refused == "" {
+				g.awaitPastTCP(len(g.Family.Services()))
+			}
 		})
 	}
 	run("nothing", func(*fixture) {}) // requests must succeed without any change

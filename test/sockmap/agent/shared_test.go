@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { os.Exit(rig.Main(agent.Sharing{Tests: m}, nil)) }
 // TestPassedOn checks that a test finds the programs of the test before it, and every map as that test found it, whatever
 // was written meanwhile; and that nobody finds pins that a test has changed.
 func TestPassedOn(t *testing.T) {
-	rig.Root(t)
+	rig.MapIterators(t)
 	var first, again string
 	var made map[string][]string
 	t.Run("writes", func(t *testing.T) {

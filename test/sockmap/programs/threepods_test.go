@@ -76,7 +76,7 @@ func usual() []string {
 // newThreePodsExcept returns pods whose agent excludes these programs.
 func newThreePodsExcept(t *testing.T, except ...string) *threePods {
 	t.Helper()
-	rig.Root(t)
+	rig.MapIterators(t)
 	w := &threePods{cgroup: rig.NewCgroup(t)}
 	node := rig.NewNetns(t, "node")
 	for _, setting := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
