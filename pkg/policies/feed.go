@@ -51,6 +51,12 @@ func follow[K comparable, V any](known map[K]*V, list []*V, key func(*V) K, set 
 	}
 }
 
+// isOf reports whether the runtime's UID of a device is that of the pod with its name. A runtime need not say one,
+// nor does a manifest.
+func isOf(pod *model.Pod, uid string) bool {
+	return uid == "" || pod.UID == "" || uid == pod.UID || uid == pod.LocalUID
+}
+
 // feedLocal gives the compiler the pods of this node that have devices. Their addresses are those that
 // the node gave them: the API server knows them only once a pod runs. A device of a pod that has another UID
 // than the one that is known by its name is left out, so that everything is denied to it: what is known is about
@@ -59,7 +65,7 @@ func (c *Controller) feedLocal(devices []Device) map[netip.Addr][]uint32 {
 	byAddr, byPod, uids := map[netip.Addr][]uint32{}, map[*model.Pod][]netip.Addr{}, map[model.Name][]string{}
 	for _, device := range devices {
 		pod := c.Store.Pod(device.Pod)
-		if pod == nil || pod.HostNetwork || device.UID != "" && device.UID != pod.UID && device.UID != pod.LocalUID {
+		if pod == nil || pod.HostNetwork || !isOf(pod, device.UID) {
 			continue
 		}
 		for _, addr := range device.Addrs {

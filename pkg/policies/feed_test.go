@@ -67,4 +67,8 @@ func TestCreatedAgain(t *testing.T) {
 	if row := r.tables.Pods[web]; row.Subject == 0 {
 		t.Error("a static pod is not known by the UID of its node")
 	}
+	r.store.ReplacePods([]*model.Pod{{Name: name, Labels: map[string]string{"app": "web"}}})
+	if r.step(); r.tables.Pods[web].Subject == 0 {
+		t.Error("a pod whose manifest has no UID is not known by its name")
+	}
 }
