@@ -60,6 +60,7 @@ endpoints:
 // TestStaleSockets checks that when a backend is removed from a manifest, sockets that wait for its
 // answer get an error.
 func TestStaleSockets(t *testing.T) {
+	rig.MapIterators(t)
 	for _, test := range []struct{ flag, udp, tcp string }{
 		{"--reset-stale-tcp=false", "aborted", "waited in vain"},
 		{"--reset-stale-tcp=true", "aborted", "aborted"},
