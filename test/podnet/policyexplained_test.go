@@ -89,8 +89,9 @@ func (h *oneNodeWithAgent) explainsProtocols(friend, stranger *pod, direct, vip 
 		if diff := cmp.Diff(before, h.marks()); diff != "" {
 			h.t.Errorf("the question left a trace: %s", diff)
 		}
-		if e.Verdict != "denied: "+explainedBy || e.Outcome != explain.Dropped || e.Policies[0].Program == nil || e.Policies[0].Program.Reason != "policy" {
+		if e.Verdict != "denied: "+explainedBy || e.Outcome != explain.Dropped || len(e.Policies) == 0 || e.Policies[0].Program == nil || e.Policies[0].Program.Reason != "policy" {
 			h.t.Errorf("%s from %s to %s: %s, %q, %+v", tt.protocol, tt.from.id, tt.to, e.Outcome, e.Verdict, e.Policies)
+			continue
 		}
 		if byDevice := tt.to == vip; byDevice != (e.Forwarding == explain.ByPodDevice) || byDevice && e.Policies[0].Program.Backend != direct {
 			h.t.Errorf("%s to %s: by %q, %+v", tt.protocol, tt.to, e.Forwarding, e.Policies[0].Program)
