@@ -68,6 +68,9 @@ func (t *tally) old(place string, end chan struct{}) error {
 	if err != nil {
 		return err
 	}
+	if err := patient(conn.(*net.UDPConn)); err != nil {
+		return errors.Join(err, conn.Close())
+	}
 	var listening sync.WaitGroup
 	listening.Go(func() {
 		buffer := make([]byte, 100)
