@@ -167,10 +167,10 @@ test-chart: ## test the chart with helm, promtool and a real API server, which a
 	FAIRLEAD_REQUIRE="$(FAIRLEAD_REQUIRE) $(if $(ROOT),prometheus)" $(GO) test -count=1 ./test/chart/...
 
 .PHONY: test-kernels
-test-kernels: ## test on Debian's kernels in virtual machines: KERNELS="6.1 7.2" (all that are pinned), ONLY=netns
+test-kernels: ## test on Debian's kernels in virtual machines: KERNELS="6.1 7.2" (all that are pinned), ONLY=netns, SHORT=yes (what differs little on one only)
 	$(GO) run ./test/kernels -fetch $(KERNELS)
 	FAIRLEAD_REQUIRE="$(FAIRLEAD_REQUIRE) kernels" $(GO) test -count=1 ./test/kernels/...
-	$(GO) run ./test/kernels $(if $(ONLY),-only "$(ONLY)") $(KERNELS)
+	$(GO) run ./test/kernels $(if $(SHORT),-short) $(if $(ONLY),-only "$(ONLY)") $(KERNELS)
 
 .PHONY: pin-kernels
 pin-kernels: ## pin the newest package of every kernel that test-kernels boots

@@ -28,6 +28,7 @@ func main() {
 func run(ctx context.Context) error {
 	output := flag.String("output", "_output/kernels", "`directory` for logs and results")
 	only := flag.String("only", "", "run only the suites with these `names`")
+	short := flag.Bool("short", false, "run suites for which one kernel is almost enough only on that one")
 	fetch := flag.Bool("fetch", false, "fetch the kernels without running anything")
 	shell := flag.Bool("shell", false, "boot the named kernel and open a shell")
 	pin := flag.Bool("pin", false, "print the pins with the newest package of every kernel")
@@ -64,6 +65,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer r.close()
+	r.short = *short
 	if *shell {
 		if len(flag.Args()) != 1 {
 			return errors.New("open shell: name one kernel")

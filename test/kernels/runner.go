@@ -27,6 +27,7 @@ type runner struct {
 	busybox  string
 	output   string
 	suites   []suite
+	short    bool            // only suites' own kernels, if they name one
 	tree     string          // top of the source tree
 	binaries string          // directory removed by close
 	built    map[string]bool // names of the binaries built so far
@@ -165,7 +166,8 @@ func (g *guest) add(s suiteResult) {
 func (r *runner) suitesOf(kernel *debian.Kernel) []suite {
 	var wanted []suite
 	for _, s := range r.suites {
-		if (s.refuses == nil) == kernel.Serves && !slices.Contains(s.without, kernel.Kernel) {
+		elsewhere := slices.Contains(s.without, kernel.Kernel) || r.short && s.once != "" && s.once != kernel.Kernel
+		if (s.refuses == nil) == kernel.Serves && !elsewhere {
 			wanted = append(wanted, s.on(kernel.Kernel))
 		}
 	}
@@ -190,7 +192,8 @@ func (r *runner) guest(ctx context.Context, kernel *debian.Kernel, suites []suit
 		Image: kernel.Image, Busybox: r.busybox, Dir: filepath.Join(r.output, kernel.Kernel, name),
 		// Whatever is missing is missing by mistake: a skipped test proves nothing. An emulated
 		// processor is at least ten times slower than the real one.
-		Env: []string{"FAIRLEAD_REQUIRE=root links sctp netkit fq nfqueue map-iterators", "MACHINE_SLOWER=4"},
+		Exact: slices.ContainsFunc(suites, func(s suite) bool { return s.exact }),
+		Env:   []string{"FAIRLEAD_REQUIRE=root links sctp netkit fq nfqueue map-iterators", "MACHINE_SLOWER=4"},
 	}
 	needed := modules()
 	for _, s := range suites {

@@ -28,6 +28,8 @@ type suite struct {
 	command       bool     // pkg is a command, not tests
 	without       []string // kernels without anything for it to test
 	alone         []alone  // tests for which one kernel is enough
+	once          string   // the only kernel that runs it with -short, since others' part in it differs little
+	exact         bool     // it judges times, so its machine's clock counts instructions
 	files         []string // files of the tree that it reads, put at the same paths
 	limit         time.Duration
 	refuses       *regexp.Regexp // for a command that must fail with exit code 1: what it must print
@@ -48,7 +50,7 @@ type foreign struct {
 
 // otherRates are the tests of rates that are a suite of their own: as one, all of them would keep a machine longer than
 // everything else does.
-const otherRates = "^TestBandwidth(AfterAnother|Bond|Direct|OfAgent|Queues|Tunnel)$"
+const otherRates = "^TestBandwidth(AfterAnother|Bond|Direct|Queues|Tunnel)$"
 
 // suites returns what runs where the agent must work. Anything else to be proven on every kernel
 // becomes a line here. Alone on two cores, each suite takes a sixth of its limit on the kernel
@@ -60,7 +62,7 @@ func suites() []suite {
 		{name: "programs", pkg: "test/kernels/programs", args: []string{"-test.short"}, limit: 3 * time.Minute},
 		{name: "maps", pkg: "pkg/maps", limit: 2 * time.Minute},
 		{
-			name: "datapath", pkg: "pkg/datapath", limit: 7 * time.Minute,
+			name: "datapath", pkg: "pkg/datapath", once: "6.1", limit: 7 * time.Minute,
 			// These make every step fail, or kill an agent at every step, at a second of emulation
 			// each: the steps do not depend on the kernel. Nor does which clients the agent keeps waiting,
 			// how it makes room for clients, or what it reports about attachments that others have
@@ -81,11 +83,11 @@ func suites() []suite {
 			alone: []alone{{"6.1", "^TestSocketNoninterference$"}},
 		},
 		// A machine for tests may lack VLANs, bonds and SCTP; these machines have them.
-		{name: "links", pkg: "test/netns/outside", args: []string{"-test.run=^TestLinks$"}, limit: 3 * time.Minute},
-		{name: "sctp", pkg: "test/netns/outside", args: []string{"-test.run=^TestSCTP$"}, limit: 5 * time.Minute},
+		{name: "links", pkg: "test/netns/outside", args: []string{"-test.run=^TestLinks$"}, once: "7.2", limit: 3 * time.Minute},
+		{name: "sctp", pkg: "test/netns/outside", args: []string{"-test.run=^TestSCTP$"}, once: "7.2", limit: 5 * time.Minute},
 		{
 			name: "podsctp", pkg: "test/podnet", extraCommands: []string{"cmd/fairlead-cni"}, args: []string{"-test.run=^TestSCTP"},
-			without: []string{"6.12"}, limit: 8 * time.Minute,
+			without: []string{"6.12"}, once: "6.1", limit: 8 * time.Minute,
 			// The stack translates nothing here; what the programs leave to it is alike everywhere.
 			alone: []alone{{"6.1", "^TestSCTP(OfOtherNodes)?$/by_the_stack$"}},
 		},
@@ -104,7 +106,7 @@ func suites() []suite {
 		{
 			name: "bandwidth", pkg: "test/podnet", extraCommands: []string{"cmd/fairlead-cni", "cmd/fairlead"},
 			args:    []string{"-test.run=^TestBandwidth(ByStack)?$"},
-			without: []string{"6.12"}, limit: 14 * time.Minute,
+			without: []string{"6.12"}, exact: true, limit: 14 * time.Minute,
 			alone: []alone{
 				// The oldest kernel's emulated stack is faster. The helper that marks ECN senders
 				// is older still.
@@ -118,23 +120,27 @@ func suites() []suite {
 			},
 		},
 		{
+			// The oldest kernel is enough for these two: the suite bandwidth has what kernels do differently.
 			name: "rates", pkg: "test/podnet", extraCommands: []string{"cmd/fairlead-cni", "cmd/fairlead"}, args: []string{"-test.run=" + otherRates},
-			// The oldest kernel is enough: the suite bandwidth has what kernels do differently. The newest
-			// one's emulated tunnel reaches 30 Mbit/s, too little to judge a rate of 10; the oldest's
-			// reaches 74.
-			without: []string{"6.12", "7.2"}, limit: 11 * time.Minute,
+			without: []string{"6.12", "7.2"}, exact: true, limit: 11 * time.Minute,
+		},
+		{
+			// A connection sends as fast as it can for as long as an agent takes to begin. With a single
+			// processor, which a machine with an exact clock has, neither gets on.
+			name: "switched", pkg: "test/podnet", extraCommands: []string{"cmd/fairlead-cni", "cmd/fairlead"}, args: []string{"-test.run=^TestBandwidthOfAgent$"},
+			without: []string{"6.12", "7.2"}, limit: 6 * time.Minute,
 		},
 		{
 			name: "sockmap", pkg: "test/sockmap", args: []string{"-torture=5s", "-tls"}, modules: []string{"tls", "ccm", "ctr"},
-			limit: 12 * time.Minute,
-			skip:  "^TestAO$", // a suite of its own
+			once: "6.1", limit: 12 * time.Minute,
+			skip: "^TestAO$", // a suite of its own
 			// When a stream leaves is decided by the programs' own counts.
 			alone: []alone{{"6.1", "^Test(Bursts|Mutter|Peaks)$"}},
 		},
 		{name: "ao", pkg: "test/sockmap", args: []string{"-ao", "-test.run=^TestAO$"}, without: []string{"6.1"}, limit: time.Minute},
 		{
 			name: "demo", command: true, pkg: "test/demo", extraCommands: []string{"cmd/fairlead"}, args: []string{"./fairlead"},
-			files: []string{"test/demo/manifests/web.yaml"}, limit: 3 * time.Minute,
+			files: []string{"test/demo/manifests/web.yaml"}, once: "6.1", limit: 3 * time.Minute,
 		},
 	}
 }
@@ -165,8 +171,16 @@ func chooseSuites(names []string) (chosen []suite, err error) {
 }
 
 // deal distributes the suites over up to the given number of machines so that all take about the
-// same time, according to the limits. Without suites there is one machine with none.
+// same time, according to the limits. Suites that judge times get one more, of their own. Without
+// suites there is one machine with none.
 func deal(all []suite, machines int) [][]suite {
+	var exact []suite
+	all = slices.DeleteFunc(slices.Clone(all), func(s suite) bool {
+		if s.exact {
+			exact = append(exact, s)
+		}
+		return s.exact
+	})
 	shares := make([][]suite, max(1, min(machines, len(all))))
 	limits := make([]time.Duration, len(shares))
 	for _, s := range slices.SortedStableFunc(slices.Values(all), func(a, b suite) int { return cmp.Compare(b.limit, a.limit) }) {
@@ -174,7 +188,13 @@ func deal(all []suite, machines int) [][]suite {
 		shares[least] = append(shares[least], s)
 		limits[least] += s.limit
 	}
-	return shares
+	switch {
+	case len(exact) == 0:
+		return shares
+	case len(all) == 0:
+		return [][]suite{exact}
+	}
+	return append(shares, exact)
 }
 
 // isTest reports whether the suite is a package of tests, not a command.

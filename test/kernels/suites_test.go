@@ -73,21 +73,27 @@ func TestComplaint(t *testing.T) {
 	}
 }
 
-// Every suite runs on one machine of each kernel, and the machines take about the same time.
+// Every suite runs on one machine of each kernel, and the machines take about the same time, except the last one, which
+// has the suites that judge times and no other.
 func TestDeal(t *testing.T) {
 	for n := range 4 {
 		shares := deal(suites(), n)
-		if want := max(1, n); len(shares) != want {
+		if want := max(1, n) + 1; len(shares) != want {
 			t.Fatalf("%d machines have %d shares", n, len(shares))
 		}
 		ran, most, least := map[string]int{}, time.Duration(0), time.Duration(math.MaxInt64)
-		for _, share := range shares {
+		for i, share := range shares {
 			var limit time.Duration
 			for _, s := range share {
 				ran[s.name]++
 				limit += s.limit
+				if last := i == len(shares)-1; s.exact != last {
+					t.Errorf("%s of %d runs on machine %d", s.name, len(shares), i+1)
+				}
 			}
-			most, least = max(most, limit), min(least, limit)
+			if i < len(shares)-1 {
+				most, least = max(most, limit), min(least, limit)
+			}
 		}
 		for _, s := range suites() {
 			if ran[s.name] != 1 {
@@ -100,6 +106,9 @@ func TestDeal(t *testing.T) {
 	}
 	if shares := deal(suites()[:1], 2); len(shares) != 1 {
 		t.Errorf("one suite runs on %d machines", len(shares))
+	}
+	if judges := slices.DeleteFunc(suites(), func(s suite) bool { return !s.exact }); len(deal(judges, 2)) != 1 {
+		t.Errorf("suites that judge times run on %d machines", len(deal(judges, 2)))
 	}
 	if shares := deal(nil, 2); len(shares) != 1 || len(shares[0]) > 0 {
 		t.Errorf("without suites, deal returns %v", shares)
@@ -147,6 +156,37 @@ func TestAlone(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// With -short, a suite that names a kernel runs on that one and on no other. Without it, every suite runs wherever it can.
+func TestShort(t *testing.T) {
+	pins, err := debian.Pins()
+	if err != nil {
+		t.Fatal(err)
+	}
+	once := 0
+	for _, s := range suites() {
+		count := map[bool]int{}
+		for _, pin := range pins {
+			if !pin.Serves {
+				continue
+			}
+			for _, short := range []bool{false, true} {
+				r := runner{suites: []suite{s}, short: short}
+				count[short] += len(r.suitesOf(&debian.Kernel{Pin: pin}))
+			}
+		}
+		want := count[false]
+		if s.once != "" {
+			once, want = once+1, 1
+		}
+		if count[true] != want || count[false] == 0 {
+			t.Errorf("%s runs on %d kernels, with -short on %d, want %d", s.name, count[false], count[true], want)
+		}
+	}
+	if once == 0 {
+		t.Error("no suite names the kernel for -short")
 	}
 }
 

@@ -68,6 +68,21 @@ func TestJobs(t *testing.T) {
 	}
 }
 
+// In an exact machine, time that nobody works passes at once.
+func TestExact(t *testing.T) {
+	m := newMachine(t)
+	m.Exact = true
+	results, err := m.Run(t.Context(), []Job{
+		{Name: "hour", Args: []string{"sh", "-c", "a=$(date +%s); sleep 3600; echo $(($(date +%s) - a)) s"}, Limit: time.Minute},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if log, err := os.ReadFile(results[0].Log); results[0].Code != 0 || !strings.HasPrefix(string(log), "3600 s") {
+		t.Errorf("exit code %d, log %q, error %v", results[0].Code, log, err)
+	}
+}
+
 // If a machine dies, the last lines of its console and the results of earlier jobs are reported.
 func TestDeath(t *testing.T) {
 	for _, test := range []struct {
