@@ -75,7 +75,7 @@ func suites() []suite {
 		},
 		{name: "optout", pkg: "pkg/optout", limit: time.Minute},
 		{
-			name: "netns", pkg: "test/netns", limit: 9 * time.Minute,
+			name: "netns", pkg: "test/netns", once: "6.1", limit: 9 * time.Minute,
 			// Which sockets are stale is decided without the kernel. One of each kind shows what
 			// the kernel does to those, and what it leaves alone.
 			skip: "^TestStaleIsGoneForGood$/^(another_|it_has|it_ends|it_is|it_drains_with|the_frontend|the_Service)|^TestStaleStreams$/^(does_not|another_port|the_Service)",
