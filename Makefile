@@ -31,7 +31,7 @@ endif
 # Packages whose tests have their own target.
 NOT_UNIT := test/(bpf|twin|golden|netns|podnet|hostile|sockmap|apiserver|chart|cluster|kernels|bench|layout|rig)|pkg/source/kube
 # Packages of pure functions: the race detector finds nothing there, and makes their long property tests twelve times slower.
-PURE := pkg/lb pkg/policy
+PURE := pkg/lb pkg/policy pkg/source/podslices
 # Packages whose tests wait for the kernel most of the time, which the race detector doubles and does not look into. "make race" runs
 # them with it.
 KERNEL := pkg/datapath test/tenant
@@ -96,7 +96,7 @@ test-unit: ## test the packages, each on its own
 	@$(if $(RACE),,echo "There is no C compiler here, so the tests run without the race detector.")
 	$(if $(ROOT),$(GO) run ./test/cluster build kube-proxy >/dev/null) # for nft, which the tests run
 	$(GO) test $(addprefix ./,$(KERNEL) $(PURE) pkg/reconcile)
-	$(GO) test $(RACE) $$($(GO) list ./... | grep -vE '/($(NOT_UNIT)|pkg/lb|pkg/policy|pkg/reconcile|pkg/datapath|test/tenant)(/|$$)')
+	$(GO) test $(RACE) $$($(GO) list ./... | grep -vE '/($(NOT_UNIT)|pkg/lb|pkg/policy|pkg/source/podslices|pkg/reconcile|pkg/datapath|test/tenant)(/|$$)')
 	@# With the race detector a tenth of its random histories, and not again what takes one thread long.
 	$(GO) test $(RACE) -short -skip '^Test(WorkGrows|OverQuota|LiveDamage|HugeService)' ./pkg/reconcile
 

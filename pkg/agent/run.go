@@ -305,7 +305,7 @@ func (a *agent) startPolicies() error {
 	a.defers(func() { _ = writer.Close() })
 	a.enforcer.Report = a.report
 	around := &policies.Around{
-		Writer: writer, Devices: a.network.Load().Devices, NeedPods: a.cluster.NeedPods, Expel: a.accelerator.Expel, Applied: a.metrics.Enforced,
+		Writer: writer, Devices: a.network.Load().Devices, NeedPods: a.cluster.NeedPods, PodsError: a.cluster.PodsError, Expel: a.accelerator.Expel, Applied: a.metrics.Enforced,
 		Decided: func() error {
 			a.accelerator.Wake()
 			return a.network.Load().Decide()

@@ -53,6 +53,7 @@ type Config struct {
 
 	PodNetwork                           string // off, main or chained
 	Policies                             string // enforce, audit or off
+	PolicyPods                           string // watch or slices
 	HostRouting, Masquerade, NativeCIDRs string
 	MasqueradeConfig                     string // a file; empty = none
 	L7Proxies                            string // comma-separated proxies; empty = none
@@ -365,6 +366,12 @@ func Options() []Option {
 			Usage: "with --pod-network=main, what becomes of NetworkPolicies and ClusterNetworkPolicies. enforce: pods get and send only what they " +
 				"accept; audit: what they deny is only reported; off: they are ignored, and counted",
 			field: func(c *Config) *string { return &c.Policies }, derive: withPodNetwork("enforce", "off"),
+		},
+		{
+			Name: "policy-pods", Default: "watch", Values: []string{"watch", "slices"}, idle: new("watch"),
+			Usage: "how the pods of all nodes become known while policies name pods. watch: each agent watches them; slices: fairlead controller watches " +
+				"them and writes PodSlices, which agents read",
+			field: func(c *Config) *string { return &c.PolicyPods },
 		},
 		{
 			Name: "service-cidrs", Default: "auto", check: autoOffOrPrefixes,

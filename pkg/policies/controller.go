@@ -77,7 +77,8 @@ type Controller struct {
 	status  Status
 	names   names
 	lag     lag
-	loaded  bool // something was compiled
+	loaded  bool          // something was compiled
+	why     func() string // the pods of all nodes do not come; nil if nobody knows
 }
 
 // New returns a Controller that only collects until it runs.
@@ -170,6 +171,8 @@ type Around struct {
 	Devices func() []Device
 	// NeedPods says whether the pods of all nodes are needed. Nil if they are always delivered.
 	NeedPods func(bool)
+	// PodsError says why they do not come, or returns "". Nil if there is nothing to say.
+	PodsError func() string
 	// Decided is called when Judged and Passing may return something else. A change counts as written once it
 	// has returned: the programs ask about no pod whose device does not say so. If it fails it is called again.
 	Decided func() error
@@ -182,7 +185,7 @@ type Around struct {
 
 // Run keeps the maps up to date until the context ends, and leaves them as they are.
 func (c *Controller) Run(ctx context.Context, around *Around) error {
-	if err := c.start(around.Writer); err != nil {
+	if err := c.start(around); err != nil {
 		return err
 	}
 	defer close(c.ended)
@@ -205,8 +208,8 @@ func (c *Controller) Run(ctx context.Context, around *Around) error {
 }
 
 // start goes on where an agent before ended.
-func (c *Controller) start(writer Writer) error {
-	generation, err := writer.Generation()
+func (c *Controller) start(around *Around) error {
+	generation, err := around.Writer.Generation()
 	if err != nil {
 		return err
 	}
@@ -214,7 +217,10 @@ func (c *Controller) start(writer Writer) error {
 	c.compiler.StartAt(generation)
 	c.mu.Unlock()
 	c.see()
-	return writer.SetAny(true)
+	c.answers.Lock()
+	c.why = around.PodsError
+	c.answers.Unlock()
+	return around.Writer.SetAny(true)
 }
 
 // await returns when there is something to do, with what was asked, or false if the context has ended.
@@ -244,6 +250,9 @@ func (c *Controller) await(ctx context.Context, pause time.Duration, regular <-c
 	}
 }
 
+// podsOfAllNodes are what may not come for reasons that only their source knows.
+const podsOfAllNodes = "the pods of all nodes"
+
 // step compiles and writes what changed, if everything that it depends on is known, and then compares the maps if
 // that is asked for.
 func (c *Controller) step(around *Around, asked *verifyRequest) error {
@@ -258,7 +267,7 @@ func (c *Controller) step(around *Around, asked *verifyRequest) error {
 	devices := c.feed(list)
 	c.need(around, c.compiler.NeedsPods())
 	if c.needed && !c.listed {
-		c.wait("the pods of all nodes")
+		c.wait(podsOfAllNodes)
 		return nil
 	}
 	begun := time.Now()

@@ -121,6 +121,7 @@ type rig struct {
 
 	undecided error  // what Decided returns
 	uid       string // of the device's pod
+	noPods    string // what PodsError returns
 }
 
 func newRig(t *testing.T) *rig {
@@ -132,7 +133,7 @@ func newRig(t *testing.T) *rig {
 		},
 	})
 	r.around = &Around{
-		Writer: &r.kernel, NeedPods: func(needed bool) { r.needed = needed },
+		Writer: &r.kernel, NeedPods: func(needed bool) { r.needed = needed }, PodsError: func() string { return r.noPods },
 		Decided: func() error {
 			r.Judged(model.Name{Namespace: "n", Name: "web"}, "", true) // which must not wait for the step that tells it
 			r.decided++
@@ -143,7 +144,7 @@ func newRig(t *testing.T) *rig {
 			return []Device{{Pod: model.Name{Namespace: "n", Name: "web"}, UID: r.uid, Index: 7, Addrs: []netip.Addr{web}}}
 		},
 	}
-	if err := r.start(&r.kernel); err != nil {
+	if err := r.start(r.around); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -235,6 +236,10 @@ func TestNothingBeforeAllIsKnown(t *testing.T) {
 	waits("the pods of all nodes")
 	if !r.needed {
 		t.Fatal("it waits for pods that it did not ask for")
+	}
+	r.noPods = "nobody writes them"
+	if have := r.Status().Waiting; have != "the pods of all nodes: nobody writes them" {
+		t.Errorf("it waits for %q", have)
 	}
 	r.ReplacePods([]*model.PolicyPod{peer("client")})
 	r.step()

@@ -69,8 +69,20 @@ func (c *Controller) Status() *Status {
 	c.answers.Lock()
 	defer c.answers.Unlock()
 	status := c.status
+	status.Waiting = c.waiting()
 	status.OldestChange = c.lag.oldest()
 	return &status
+}
+
+// waiting says for what the last step waited, and why it does not come if that is known.
+func (c *Controller) waiting() string {
+	if c.status.Waiting != podsOfAllNodes || c.why == nil {
+		return c.status.Waiting
+	}
+	if why := c.why(); why != "" {
+		return podsOfAllNodes + ": " + why
+	}
+	return podsOfAllNodes
 }
 
 // note records what a step did.

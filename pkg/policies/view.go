@@ -72,8 +72,8 @@ type Listing struct {
 func (c *Controller) notes() (list []string) {
 	c.answers.Lock()
 	defer c.answers.Unlock()
-	if c.status.Waiting != "" {
-		list = append(list, "What holds may be older than this: the agent waits for "+c.status.Waiting+".")
+	if waiting := c.waiting(); waiting != "" {
+		list = append(list, "What holds may be older than this: the agent waits for "+waiting+".")
 	}
 	if c.status.Error != "" {
 		list = append(list, "What holds may be older than this: changes cannot be written: "+c.status.Error+".")

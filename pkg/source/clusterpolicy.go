@@ -135,8 +135,8 @@ func (l *ClusterPolicyList) DeepCopyObject() runtime.Object {
 	return out
 }
 
-// copied copies a spec by way of its JSON: few policies are ever copied, and none is missed.
-func copied(in ClusterPolicySpec) (out ClusterPolicySpec) {
+// copied copies a spec by way of its JSON: few objects are ever copied, and no field is missed.
+func copied[S any](in S) (out S) {
 	text, err := json.Marshal(in)
 	if err == nil {
 		err = json.Unmarshal(text, &out)

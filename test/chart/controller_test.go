@@ -56,6 +56,14 @@ func TestRightsOfTheController(t *testing.T) {
 	}, role.Rules); diff != "" {
 		t.Errorf("in the cluster (-want +have):\n%s", diff)
 	}
+	// Only where agents read slices may it read pods, and write slices.
+	sliced := the[*rbacv1.ClusterRole](t, ofController(render(t, at("policyPods", "slices"))))
+	if diff := cmp.Diff(append(role.Rules,
+		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch"}},
+		rbacv1.PolicyRule{APIGroups: []string{"fairlead.io"}, Resources: []string{"podslices"}, Verbs: []string{"list", "watch", "create", "update", "delete"}},
+	), sliced.Rules); diff != "" {
+		t.Errorf("with slices (-want +have):\n%s", diff)
+	}
 	if diff := cmp.Diff([]rbacv1.PolicyRule{
 		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create"}},
 		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{"fairlead-controller"}, Verbs: []string{"get", "update"}},
@@ -113,5 +121,29 @@ func TestPodOfTheController(t *testing.T) {
 	if labels := deployment.Spec.Template.Labels; selected(set.Spec.Selector.MatchLabels, labels) || !selected(deployment.Spec.Selector.MatchLabels, labels) ||
 		selected(deployment.Spec.Selector.MatchLabels, set.Spec.Template.Labels) {
 		t.Errorf("the pod's labels: %v", labels)
+	}
+}
+
+// The kind of slices comes with the chart where agents read them, and only there: as a template, so that an upgrade changes
+// it, and a removal takes it along.
+func TestPodSlices(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		given []values
+		want  bool
+	}{
+		"defaults":        {nil, false},
+		"slices":          {[]values{at("policyPods", "slices")}, true},
+		"audit":           {[]values{at("policyPods", "slices"), at("policies", "audit")}, true},
+		"no policies":     {[]values{at("policyPods", "slices"), at("policies", "off")}, false},
+		"accelerate only": {[]values{at("policyPods", "slices"), at("mode", "accelerate-only")}, false},
+	} {
+		text := mustTemplate(t, test.given...)
+		if have := strings.Contains(text, "name: podslices.fairlead.io"); have != test.want {
+			t.Errorf("%s: the kind is there: %t", name, have)
+		}
+		if have := strings.Contains(text, `- "--policy-pods=slices"`); have != test.want {
+			t.Errorf("%s: the controller writes them: %t", name, have)
+		}
 	}
 }

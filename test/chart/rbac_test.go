@@ -62,6 +62,11 @@ func TestRights(t *testing.T) {
 			t.Errorf("with %v, rights about policies: %v", given, rest)
 		}
 	}
+	// Agents that read slices may not write them, and others may do neither.
+	sliced := slices.Sorted(slices.Values(append([]string{"get fairlead.io/podslices", "list fairlead.io/podslices", "watch fairlead.io/podslices"}, want...)))
+	if diff := cmp.Diff(sliced, rights(t, render(t, at("policyPods", "slices")))); diff != "" {
+		t.Errorf("rights with slices (-want +have):\n%s", diff)
+	}
 	// Agents that do not use an optional API may not read it.
 	want = append(want, "get fairlead.io/socketaccelerations", "list fairlead.io/socketaccelerations", "watch fairlead.io/socketaccelerations")
 	slices.Sort(want)

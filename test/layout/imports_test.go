@@ -33,6 +33,7 @@ func rules() []rule {
 		{"pkg/model", nil, "the model knows neither where objects come from nor where rows go"},
 		{"pkg/bpf", nil, "it is generated code and the lowest layer"},
 		{"pkg/config", []string{"pkg/model"}, "options are text, and ranges of ports; the packages that get them decide what they mean"},
+		{"pkg/source/kube", []string{"pkg/source", "pkg/source/podslices", "pkg/model", "pkg/phrase"}, "a source translates objects into the model and knows no rows"},
 		{"pkg/source/...", []string{"pkg/source", "pkg/model", "pkg/phrase"}, "a source translates objects into the model and knows no rows"},
 		{"pkg/maps", []string{"pkg/bpf", "pkg/model"}, "tables own the maps; higher layers decide what a row means"},
 		{"pkg/lb", []string{"pkg/model", "pkg/maps", "pkg/bpf"}, "the compiler is pure: model in, rows out"},

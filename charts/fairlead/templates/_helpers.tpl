@@ -73,6 +73,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if and (eq (include "fairlead.podNetwork" .) "main") (ne (.Values.policies | default "enforce") "off") }}true{{ end }}
 {{- end }}
 
+{{- /* Whether the controller writes the pods of all nodes for agents; empty if not. */ -}}
+{{- define "fairlead.slices" -}}
+{{- if and (include "fairlead.policies" .) (eq (.Values.policyPods | default "watch") "slices") }}true{{ end }}
+{{- end }}
+
 {{- /* What is there once for the cluster is named so, with its service account and its Lease. */ -}}
 {{- define "fairlead.controller" -}}
 {{- include "fairlead.fullname" . | trunc 52 | trimSuffix "-" }}-controller

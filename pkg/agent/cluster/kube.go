@@ -19,14 +19,14 @@ func ServersFile(cfg *config.Config) string { return filepath.Join(cfg.StateDir,
 func newKubeSource(cfg *config.Config, store *model.Store, pods source.PodReceiver, version string, log *slog.Logger) (Source, API, error) {
 	src, err := kube.New(kube.Config{
 		Kubeconfig: cfg.Kubeconfig, Servers: cfg.Servers(), ServersFile: ServersFile(cfg),
-		NodeName: cfg.NodeName, Accelerations: cfg.Sockmap == "true", ServiceCIDRs: cfg.ServiceCIDRs == "auto", PodsOnly: cfg.AcceleratesOnly(), Policies: cfg.FollowsPolicies(), ClusterPods: pods, Version: version, Store: store, Log: log,
+		NodeName: cfg.NodeName, Accelerations: cfg.Sockmap == "true", ServiceCIDRs: cfg.ServiceCIDRs == "auto", PodsOnly: cfg.AcceleratesOnly(), Policies: cfg.FollowsPolicies(), ClusterPods: pods, PodSlices: cfg.PolicyPods == "slices", Version: version, Store: store, Log: log,
 	})
 	if err != nil {
 		return nil, API{}, err
 	}
 	api := API{Events: src.Events(), Node: src.Node(), policies: src.Policies()}
 	if cfg.FollowsPolicies() {
-		api.policies, api.NeedPods = nil, src.NeedClusterPods
+		api.policies, api.NeedPods, api.PodsError = nil, src.NeedClusterPods, src.ClusterPodsError
 	}
 	return kubeSource{src}, api, nil
 }

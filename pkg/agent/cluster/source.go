@@ -53,6 +53,8 @@ type API struct {
 	policies policyCounter // counts what is not enforced
 	// NeedPods says whether policies need the pods of all nodes. Nil if they are always delivered.
 	NeedPods func(needed bool)
+	// PodsError says why they do not come although they are needed, or returns "". Nil if there is nothing to say.
+	PodsError func() string
 }
 
 // NewSource returns the source that the configuration names, and the cluster that comes with it. If

@@ -35,6 +35,7 @@ type apiNamespace struct {
 	source    *Source
 	line      *line
 	marks     int          // made by settle
+	sliced    bool         // the pods of all nodes are read from slices
 	forgets   *atomic.Bool // the server does not know ClusterNetworkPolicies
 }
 

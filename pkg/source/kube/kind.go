@@ -37,6 +37,8 @@ type resource[A runtime.Object, M any] struct {
 	// keeps says that objects which were delivered stay when the server no longer knows their kind: an
 	// error is no word about objects.
 	keeps bool
+	// awaited says that the store waits until the server knows the kind: that it does not is no list.
+	awaited bool
 
 	set     func(*M)
 	drop    func(model.Name)
@@ -86,12 +88,12 @@ func (k *kind[A, M]) listAll(ctx context.Context, options metav1.ListOptions) (r
 
 // lacks reports whether the server does not know the kind, or the agent may not read it, as with the
 // permissions of an older chart. If so, it removes the objects of the kind from the store, unless they
-// are to be kept, and returns when it is time to ask again.
+// are to be kept or awaited, and returns when it is time to ask again.
 func (k *kind[A, M]) lacks(ctx context.Context, err error) bool {
 	if k.lacking == 0 || !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
 		return false
 	}
-	if !k.keeps || !k.delivered() {
+	if !k.awaited && (!k.keeps || !k.delivered()) {
 		k.replace(nil)
 	}
 	k.lack(apierrors.IsForbidden(err))

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -45,26 +44,14 @@ const withAddresses = "spec.hostNetwork=false,status.podIP!=,status.phase!=Succe
 // deleted to be created again should not cost a list of all pods.
 const stopAfter = 10 * time.Minute
 
-// clusterPods follows the pods of all nodes while policies need them.
-func clusterPods(cfg *Config, core rest.Interface) *demanded {
-	k := newKind(resource[*corev1.Pod, model.PolicyPod]{
-		name: "clusterpods", path: "pods", client: core,
-		object: &corev1.Pod{}, list: func() runtime.Object { return &corev1.PodList{} },
-		selected: func(options *metav1.ListOptions) { options.FieldSelector = withAddresses }, translate: source.PolicyPod,
-		set: cfg.ClusterPods.SetPod, drop: cfg.ClusterPods.DeletePod, replace: cfg.ClusterPods.ReplacePods,
-	}, cfg.Log)
-	return &demanded{
-		followed: k, stopAfter: stopAfter, changed: make(chan struct{}, 1),
-		ended: func() { k.stopped(); cfg.ClusterPods.ForgetPods() },
-	}
-}
-
 // demanded follows a kind of object only while it is needed.
 type demanded struct {
 	followed  follower
 	stopAfter time.Duration
 	ended     func() // called when it is no longer followed
-	changed   chan struct{}
+	// lacks says why the kind is not delivered although the server can be read, or returns "".
+	lacks   func() string
+	changed chan struct{}
 
 	mu     sync.Mutex
 	needed bool
@@ -88,7 +75,13 @@ func (d *demanded) isNeeded() bool {
 	return d.needed
 }
 
-func (d *demanded) status() KindStatus { return d.followed.status() }
+func (d *demanded) status() KindStatus {
+	is := d.followed.status()
+	if is.Error == "" {
+		is.Error = d.lacks()
+	}
+	return is
+}
 
 func (d *demanded) run(ctx context.Context) {
 	for d.await(ctx, true) {
@@ -134,3 +127,6 @@ func (d *demanded) follow(ctx context.Context) {
 // NeedClusterPods says whether policies need the pods of all nodes from now on. They are delivered
 // completely before anything else of them, and forgotten some time after they are no longer needed.
 func (s *Source) NeedClusterPods(needed bool) { s.demanded.need(needed) }
+
+// ClusterPodsError says why the pods of all nodes do not come although they are needed, or returns "".
+func (s *Source) ClusterPodsError() string { return s.demanded.status().Error }

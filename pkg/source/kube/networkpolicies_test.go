@@ -108,13 +108,16 @@ func (w *apiNamespace) followPolicies(log *logBuffer) *received {
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return forgetful{next, w.forgets} })
 	pods := newReceived()
 	var err error
-	w.source, err = New(Config{REST: cfg, NodeName: node, Policies: true, ClusterPods: pods, Store: w.store, Log: slog.New(slog.NewTextHandler(log, nil))})
+	w.source, err = New(Config{REST: cfg, NodeName: node, Policies: true, ClusterPods: pods, PodSlices: w.sliced, Store: w.store, Log: slog.New(slog.NewTextHandler(log, nil))})
 	w.must(err)
 	w.source.demanded.stopAfter = 100 * time.Millisecond
 	for _, k := range w.source.kinds {
 		if followed, ok := k.(*kind[*source.ClusterPolicy, model.NetworkPolicy]); ok {
 			followed.lacking = 50 * time.Millisecond
 		}
+	}
+	if followed, ok := w.source.demanded.followed.(*kind[*source.CheckedPodSlice, source.PodsOfSlice]); ok {
+		followed.lacking = 50 * time.Millisecond
 	}
 	w.follow()
 	return pods

@@ -53,6 +53,8 @@ type Config struct {
 	Policies bool
 	// ClusterPods takes the pods of all nodes while policies need them.
 	ClusterPods source.PodReceiver
+	// PodSlices makes the Source read them from PodSlices, which fairlead controller writes.
+	PodSlices bool
 	// PodsOnly makes the Source follow no Services, EndpointSlices and Nodes. It then needs no
 	// permission to read them, and they count as delivered.
 	PodsOnly bool
@@ -138,7 +140,13 @@ func New(cfg Config) (*Source, error) {
 		if err != nil {
 			return nil, err
 		}
-		demanded = clusterPods(&cfg, core)
+		if demanded = clusterPods(&cfg, core); cfg.PodSlices {
+			client, err := newClient(base, scheme, source.AccelerationGroup())
+			if err != nil {
+				return nil, err
+			}
+			demanded = slicedPods(&cfg, client)
+		}
 		kinds = append(kinds, networkPolicies(&cfg, policies), clusterNetworkPolicies(&cfg, client), demanded)
 	}
 	return &Source{
@@ -235,7 +243,7 @@ func (s *Source) Policies() *Policies { return s.policies }
 
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, source.AddAccelerations, source.AddServiceCIDRs, source.AddNetworkPolicies, source.AddClusterPolicies} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, source.AddAccelerations, source.AddServiceCIDRs, source.AddNetworkPolicies, source.AddClusterPolicies, source.AddCheckedPodSlices} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("register types: %w", err)
 		}

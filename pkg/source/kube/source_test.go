@@ -46,6 +46,8 @@ func TestSource(t *testing.T) {
 		{"policies of administrators", testClusterNetworkPolicies},
 		{"pods of all nodes", testClusterPods},
 		{"pods of all nodes that nobody needs", testUnneededPods},
+		{"pods of all nodes by slices", testPodSlices},
+		{"slices that cannot be used", testBadPodSlice},
 		{"conditions of policies", testConditions},
 		{"one controller writes", testElection},
 		{"from objects to rows", testToRows},
