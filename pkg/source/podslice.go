@@ -185,6 +185,9 @@ func (l *CheckedPodSliceList) DeepCopyObject() runtime.Object {
 
 // podsOfSlice translates what a slice holds, or says what of it cannot be.
 func podsOfSlice(name string, spec *PodSliceSpec) ([]PodOfSlice, error) {
+	if name == "" && spec.Namespace == "" && len(spec.Shapes) == 0 {
+		return nil, nil // not a slice, but a bookmark of a watch: it has a version and nothing else
+	}
 	if name == PodSlicesComplete {
 		if spec.Namespace != "" || len(spec.Shapes) > 0 {
 			return nil, fmt.Errorf("it holds pods, which none of this name does")

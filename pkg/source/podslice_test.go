@@ -33,6 +33,13 @@ func TestCheckedPodSlice(t *testing.T) {
 		t.Errorf("the slice that says that all are there: %v, %+v", err, complete)
 	}
 
+	// A watch says now and then how far it is, by an object that has only a version.
+	bookmark := &CheckedPodSlice{}
+	err := json.Unmarshal([]byte(`{"kind":"PodSlice","apiVersion":"fairlead.io/v1alpha1","metadata":{"resourceVersion":"7","creationTimestamp":null},"spec":{}}`), bookmark)
+	if pods := PodSlicePods(bookmark); err != nil || pods.Complete || len(pods.Pods) > 0 {
+		t.Errorf("a bookmark: %v, %+v", err, pods)
+	}
+
 	shape := func(pods string) string {
 		return `{"namespace":"shop","shapes":[{"pods":[` + good + `,` + pods + `]}]}`
 	}
@@ -40,6 +47,7 @@ func TestCheckedPodSlice(t *testing.T) {
 		"of another namespace":  {"bank.0", shape(`{"name":"b","ips":["10.1.0.2"]}`), "its name does not say that"},
 		"a name without number": {"shop", shape(`{"name":"b","ips":["10.1.0.2"]}`), "its name does not say that"},
 		"no namespace":          {".0", `{"shapes":[]}`, "its name does not say that"},
+		"pods without a name":   {"", shape(`{"name":"b","ips":["10.1.0.2"]}`), "its name does not say that"},
 		"pods where none are":   {PodSlicesComplete, shape(`{"name":"b","ips":["10.1.0.2"]}`), "which none of this name does"},
 		"no name":               {"shop.0", shape(`{"ips":["10.1.0.2"]}`), "or it has none"},
 		"a name twice":          {"shop.0", shape(`{"name":"a","ips":["10.1.0.2"]}`), "another one of that name"},
