@@ -32,9 +32,11 @@ endif
 NOT_UNIT := test/(bpf|twin|golden|netns|podnet|hostile|sockmap|apiserver|chart|cluster|kernels|bench|layout|rig)|pkg/source/kube
 # Packages of pure functions: the race detector finds nothing there, and makes their long property tests twelve times slower.
 PURE := pkg/lb pkg/policy pkg/source/podslices
-# Packages whose tests wait for the kernel most of the time, which the race detector doubles and does not look into. "make race" runs
-# them with it.
-KERNEL := pkg/datapath test/tenant
+# Packages whose tests mostly wait for the kernel, or compress images: the race detector makes that take several times as long, and
+# sees nothing of it. "make race" runs them with it.
+UNRACED := pkg/datapath test/tenant deploy/image
+empty :=
+space := $(empty) $(empty)
 PRIVILEGED := test-bpf test-twin test-netns test-hostile test-bench test-kernels test-cluster test-upkeep test-e2e
 BENCHES := bandwidth control datapath keys podnet socket sockmap
 PARTS := verify lint test-unit test-fuzz test-bpf test-twin test-golden test-oracle test-policyoracle test-apiserver test-chart test-netns test-hostile test-bench test-kernels test-cluster test-upkeep test-e2e
@@ -95,14 +97,14 @@ endif
 test-unit: ## test the packages, each on its own
 	@$(if $(RACE),,echo "There is no C compiler here, so the tests run without the race detector.")
 	$(if $(ROOT),$(GO) run ./test/cluster build kube-proxy >/dev/null) # for nft, which the tests run
-	$(GO) test $(addprefix ./,$(KERNEL) $(PURE) pkg/reconcile)
-	$(GO) test $(RACE) $$($(GO) list ./... | grep -vE '/($(NOT_UNIT)|pkg/lb|pkg/policy|pkg/source/podslices|pkg/reconcile|pkg/datapath|test/tenant)(/|$$)')
+	$(GO) test $(addprefix ./,$(UNRACED) $(PURE) pkg/reconcile)
+	$(GO) test $(RACE) $$($(GO) list ./... | grep -vE '/($(NOT_UNIT))(/|$$)|/($(subst $(space),|,$(UNRACED) $(PURE) pkg/reconcile))$$')
 	@# With the race detector a tenth of its random histories, and not again what takes one thread long.
 	$(GO) test $(RACE) -short -skip '^Test(WorkGrows|OverQuota|LiveDamage|HugeService)' ./pkg/reconcile
 
 .PHONY: race
 race: ## test with the race detector what make test runs without it (root; minutes)
-	$(GO) test -race -count=1 -timeout 30m $(addprefix ./,$(KERNEL))
+	$(GO) test -race -count=1 -timeout 30m $(addprefix ./,$(UNRACED))
 
 .PHONY: test-fuzz
 test-fuzz: ## fuzz each parser that reads what others write, with 20,000 inputs: some ten seconds each
