@@ -106,7 +106,7 @@ func suites() []suite {
 		{
 			name: "bandwidth", pkg: "test/podnet", extraCommands: []string{"cmd/fairlead-cni", "cmd/fairlead"},
 			args:    []string{"-test.run=^TestBandwidth(ByStack)?$"},
-			without: []string{"6.12"}, exact: true, limit: 14 * time.Minute,
+			without: []string{"6.12"}, once: "7.2", exact: true, limit: 14 * time.Minute,
 			alone: []alone{
 				// The oldest kernel's emulated stack is faster. The helper that marks ECN senders
 				// is older still.
