@@ -5,7 +5,7 @@ cd "$(dirname "$0")/../.."
 trap 'kill $(jobs -p) 2>/dev/null; exit 130' INT TERM
 
 # These use one processor each, or wait, and judge no times, so two of them run at once. What takes longest comes first.
-narrow=(test-bpf lint test-apiserver test-hostile test-twin test-oracle test-policyoracle test-chart test-golden)
+narrow=(test-twin test-apiserver test-hostile lint test-oracle test-policyoracle test-chart test-golden)
 
 output=$(mktemp -d)
 trap 'rm -rf "$output"' EXIT
