@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/reasons"
 	"fairlead.io/fairlead/test/rig"
@@ -305,11 +307,13 @@ func (d *oneNodeWithProxies) sameAgain(is4 bool, want string) {
 	const port = 20001 // the kernel gives out ports from 32768 on
 	free := func() bool {
 		return d.a.Do(func() error {
-			listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
-			if err == nil {
-				err = listener.Close()
+			// As the dial will: a listener may share the port with a connection that lingers, and says nothing of it.
+			fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				return err
 			}
-			return err
+			defer unix.Close(fd)
+			return unix.Bind(fd, &unix.SockaddrInet6{Port: port})
 		}) == nil
 	}
 	for range 2 {
