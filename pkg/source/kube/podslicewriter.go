@@ -46,9 +46,9 @@ type PodSlices struct {
 	mu     sync.Mutex
 	packer *podslices.Packer
 	have   map[string]*heldSlice
-	// stirred says of slices that are being written whether an event of them has come meanwhile. It may be
+	// overtaken says of slices that are being written whether an event of them has come meanwhile. It may be
 	// about this write or a later one, so the answer says nothing new.
-	stirred map[string]bool
+	overtaken map[string]bool
 	due     map[string]struct{} // slices to compare again, besides those that the packer knows of
 	filled  bool                // all pods are packed
 	renewed int64               // when this process last said that it is there, in seconds since 1970
@@ -97,7 +97,7 @@ func NewPodSlices(cfg Config) (*PodSlices, error) {
 func (p *PodSlices) Run(ctx context.Context) {
 	p.mu.Lock()
 	p.packer, p.have, p.due, p.filled, p.since = podslices.New(), nil, map[string]struct{}{}, false, time.Time{}
-	p.stirred = map[string]bool{}
+	p.overtaken = map[string]bool{}
 	p.mu.Unlock()
 	p.renew()
 	held := newKind(resource[*source.PodSlice, heldSlice]{
@@ -122,7 +122,7 @@ func (p *PodSlices) Run(ctx context.Context) {
 			pause, failing = 0, false
 		case ctx.Err() == nil:
 			pause = min(max(2*pause, sliceMinRetry), sliceMaxRetry)
-			if !failing && !passing(err) { // once, however long it lasts
+			if !failing && !outdated(err) { // once, however long it lasts
 				failing = true
 				p.log.Warn("cannot write the slices of pods, trying again: nodes do not learn of changes of pods", "error", err)
 			}
@@ -159,8 +159,8 @@ func (p *PodSlices) adopted() bool {
 	return p.have != nil
 }
 
-// passing reports whether an error says no more than that a slice has changed, which is about to be delivered.
-func passing(err error) bool {
+// outdated reports whether an error says no more than that a slice has changed, which is about to be delivered.
+func outdated(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
 }
 
@@ -260,7 +260,7 @@ func (p *PodSlices) writeAll(ctx context.Context, names []string) error {
 		})
 	}
 	running.Wait()
-	at := slices.IndexFunc(errs, func(err error) bool { return err != nil && !passing(err) })
+	at := slices.IndexFunc(errs, func(err error) bool { return err != nil && !outdated(err) })
 	if at < 0 {
 		at = slices.IndexFunc(errs, func(err error) bool { return err != nil })
 	}
@@ -277,9 +277,9 @@ func (p *PodSlices) write(ctx context.Context, name string) error {
 	if name == source.PodSlicesComplete {
 		want = &source.PodSliceSpec{Renewed: p.renewed}
 	}
-	p.stirred[name] = false
+	p.overtaken[name] = false
 	p.mu.Unlock()
-	defer p.calm(name)
+	defer p.written(name)
 	if want == nil && have == nil {
 		return nil
 	}
@@ -312,7 +312,7 @@ func (p *PodSlices) write(ctx context.Context, name string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.writes++
-	if p.stirred[name] {
+	if p.overtaken[name] {
 		return nil
 	}
 	if have == nil || next.version != have.version {
@@ -322,17 +322,17 @@ func (p *PodSlices) write(ctx context.Context, name string) error {
 	return nil
 }
 
-// calm says that a slice is no longer being written.
-func (p *PodSlices) calm(name string) {
+// written says that a slice is no longer being written.
+func (p *PodSlices) written(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.stirred, name)
+	delete(p.overtaken, name)
 }
 
-// stir notes that an event of a slice has come.
-func (p *PodSlices) stir(name string) {
-	if _, writing := p.stirred[name]; writing {
-		p.stirred[name] = true
+// overtake notes that an event of a slice has come.
+func (p *PodSlices) overtake(name string) {
+	if _, writing := p.overtaken[name]; writing {
+		p.overtaken[name] = true
 	}
 }
 
@@ -345,7 +345,7 @@ func (p *PodSlices) remove(ctx context.Context, have *heldSlice) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.writes++; !p.stirred[have.name] {
+	if p.writes++; !p.overtaken[have.name] {
 		delete(p.have, have.name)
 	}
 	return nil
@@ -373,7 +373,7 @@ func (p *PodSlices) setSlice(in *heldSlice) {
 		}
 		return
 	}
-	p.stir(in.name)
+	p.overtake(in.name)
 	p.have[in.name] = in
 	p.due[in.name] = struct{}{}
 	p.touch()
@@ -383,7 +383,7 @@ func (p *PodSlices) dropSlice(name model.Name) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if was := p.have[name.Name]; was == nil || was.coming == "" {
-		p.stir(name.Name)
+		p.overtake(name.Name)
 		delete(p.have, name.Name)
 		p.due[name.Name] = struct{}{}
 		p.touch()
@@ -396,8 +396,8 @@ func (p *PodSlices) replaceSlices(list []*heldSlice) {
 	for name := range p.have {
 		p.due[name] = struct{}{}
 	}
-	for name := range p.stirred {
-		p.stirred[name] = true
+	for name := range p.overtaken {
+		p.overtaken[name] = true
 	}
 	first := p.have == nil
 	p.have = make(map[string]*heldSlice, len(list))
