@@ -49,12 +49,12 @@ type PodSlices struct {
 	// overtaken says of slices that are being written whether an event of them has come meanwhile. It may be
 	// about this write or a later one, so the answer says nothing new.
 	overtaken map[string]bool
-	due     map[string]struct{} // slices to compare again, besides those that the packer knows of
-	filled  bool                // all pods are packed
-	renewed int64               // when this process last said that it is there, in seconds since 1970
-	since   time.Time           // when the oldest change came that is not written; zero if all are
-	changed chan struct{}
-	writes  int
+	due       map[string]struct{} // slices to compare again, besides those that the packer knows of
+	filled    bool                // all pods are packed
+	renewed   int64               // when this process last said that it is there, in seconds since 1970
+	since     time.Time           // when the oldest change came that is not written; zero if all are
+	changed   chan struct{}
+	writes    int
 }
 
 // heldSlice is a slice as the server has it.
