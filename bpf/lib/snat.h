@@ -9,6 +9,7 @@
  *   snat_side: whatever it keeps open, half of the ports that another may use are left. */
 #pragma once
 
+#include <linux/in.h>
 #include <linux/types.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -70,10 +71,19 @@ static __always_inline void snat_set(__be16 port, struct flow *reply)
 	flow_set_ports(reply, reply->sport, port, reply->proto);
 }
 
+/* Reports whether the port is one that is never lent: what a node gets at its tunnel's port is for the
+ * tunnel, whoever sent it. */
+static __always_inline bool snat_is_tunnel(const struct flow *reply)
+{
+	return reply->dport == bpf_htons(cfg.tunnel_port) && reply->proto == IPPROTO_UDP;
+}
+
 /* Draws a port for the reply and claims it if it is free. */
 static __always_inline bool snat_draw(__u64 hash, struct flow *reply, struct ct_entry *row)
 {
 	snat_set(snat_port(hash, row), reply);
+	if (snat_is_tunnel(reply))
+		return false;
 	flow_finish(reply, row);
 	return flow_claim(reply, row);
 }
@@ -121,6 +131,8 @@ static long snat_draw_again(__u32 i, struct snat_search *s)
 
 	s->hash = flow_hash_mix(s->hash, i + 1);
 	snat_set(snat_port(s->hash, s->row), s->reply);
+	if (snat_is_tunnel(s->reply))
+		return false;
 	known = bpf_map_lookup_elem(&ct_pending, s->reply);
 	if (known && !flow_same_rewrite(known, s->row)) {
 		snat_meet(s, known);

@@ -137,6 +137,44 @@ func TestWhoGivesWay(t *testing.T) {
 	}
 }
 
+// What a node gets at its tunnel's port by UDP is for the tunnel, so no flow of UDP gets that port, not
+// even if there is no other. TCP has no tunnel.
+func TestTunnelPortIsNotLent(t *testing.T) {
+	rig.Root(t)
+	const tunnelPort = 8472
+	for name, f := range families() {
+		for _, tt := range []struct {
+			proto       byte
+			first, last uint16
+			want        int
+		}{
+			{udp, tunnelPort - 1, tunnelPort + 2, 3},
+			{tcp, tunnelPort - 1, tunnelPort + 2, 4},
+			{udp, tunnelPort, tunnelPort, 0},
+		} {
+			t.Run(fmt.Sprintf("%s, %d of %d ports, %d", name, tt.want, tt.last-tt.first+1, tt.proto), func(t *testing.T) {
+				t.Parallel()
+				config := standardConfig()
+				config.SnatFirst, config.SnatLast, config.TunnelPort = tt.first, tt.last, tunnelPort
+				w := newBareNodeOf(t, hooks()[0], config)
+				w.service(t, f.any+":30080", tt.proto, maps.NodePort, f.pod+":8080", false)
+				ports := map[string]bool{}
+				for i := range 40 { // the later ones take the ports of the earlier ones
+					if b, ok := w.borrow(t, f, netip.AddrPortFrom(f.nth(2+i), 4000).String(), tt.proto); ok {
+						ports[portOfText(b.snat)] = true
+					}
+				}
+				if len(ports) != tt.want || tt.proto == udp && ports[fmt.Sprint(tunnelPort)] {
+					t.Errorf("flows got the ports %v, want %d ports", ports, tt.want)
+				}
+				if refused := w.counted(t, "no-port"); (refused == 40) != (tt.want == 0) {
+					t.Errorf("%d flows got no port", refused)
+				}
+			})
+		}
+	}
+}
+
 // A pod may use half of the ports that there are for pods, and any two pods share about half of
 // theirs: what one keeps open leaves ports for each of the others.
 func TestShareOfPorts(t *testing.T) {
