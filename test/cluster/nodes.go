@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -175,14 +174,7 @@ func (c *Cluster) runContainerd(where place.Place, name string) (*process, error
 		return nil, err
 	}
 	return p, p.await(func(ctx context.Context) error {
-		// Its API answers later than its socket listens.
-		conn, err := new(net.Dialer).DialContext(ctx, "unix", fmt.Sprintf("/proc/%d/root%s", where.Init, node.RuntimeSocket))
-		if err != nil {
-			return err
-		}
-		conn.Close()
-		_, err = output(where, ctr("version"), nil)
-		return err
+		return node.AskRuntime(ctx, fmt.Sprintf("/proc/%d/root%s", where.Init, node.RuntimeSocket))
 	})
 }
 
