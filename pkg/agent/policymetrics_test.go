@@ -61,7 +61,7 @@ func TestPolicyMetrics(t *testing.T) {
 
 	opened, err := path.OpenEnforceMaps()
 	check(err)
-	writer, err := enforce.New(opened, false)
+	writer, err := enforce.New(opened, false, nil)
 	check(err)
 	t.Cleanup(func() { check(writer.Close()) })
 	ctx, cancel := context.WithCancel(t.Context())

@@ -298,7 +298,7 @@ func (a *agent) startPolicies() error {
 	if err != nil {
 		return err
 	}
-	writer, err := enforce.New(opened, a.cfg.Policies == "audit")
+	writer, err := enforce.New(opened, a.cfg.Policies == "audit", a.growPolicies)
 	if err != nil {
 		return err
 	}
@@ -313,6 +313,14 @@ func (a *agent) startPolicies() error {
 	}
 	a.running.Start("enforce", func(ctx context.Context) error { return a.enforcer.Run(ctx, around) })
 	return nil
+}
+
+// growPolicies gives a map of policies more rows, and opens the maps again.
+func (a *agent) growPolicies(name string, rows uint32) (*maps.EnforceMaps, error) {
+	if grown, err := a.path.GrowPolicies(name, rows); err != nil || !grown {
+		return nil, err
+	}
+	return a.path.OpenEnforceMaps()
 }
 
 func (a *agent) startAcceleration() error {

@@ -69,6 +69,23 @@ func (d *grower) Enlarge(room maps.Room) error {
 	return nil
 }
 
+// GrowPolicies is Grow for one of the maps that say what policies come to, which then has at least so many rows.
+// Only that map is replaced, and OpenEnforceMaps has the new one. It reports whether the map has grown: some do
+// not, and none without end.
+func (d *grower) GrowPolicies(name string, rows uint32) (bool, error) {
+	d.changing.Lock()
+	defer d.changing.Unlock()
+	grown, names, err := d.larger(func() (*maps.Maps, []string, error) { return d.maps.GrownPolicies(name, rows) })
+	if err != nil || grown == nil {
+		return false, err
+	}
+	if err := d.replace(grown, names, func() { d.maps.Exchange(grown, names) }); err != nil {
+		return false, errors.Join(err, grown.Close())
+	}
+	d.warn(grown.Close())
+	return true, nil
+}
+
 // larger creates larger maps. It returns nil if none are needed.
 func (d *grower) larger(create func() (*maps.Maps, []string, error)) (*maps.Maps, []string, error) {
 	if d.maps == nil {

@@ -3,6 +3,7 @@ package datapath
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
@@ -107,5 +108,84 @@ func TestEnlargeFails(t *testing.T) {
 		if remembered(t, d.Maps()) != 99 || d.Maps().Affinity.MaxEntries() != 65536 || !usesPinned(t, d) {
 			t.Errorf("%s: the old maps are not in use", fail)
 		}
+	}
+}
+
+// peersOf reads the classes of addresses through maps that were opened before or after they grew.
+func peersOf(t *testing.T, m *maps.EnforceMaps) (n int) {
+	t.Helper()
+	var key maps.Addr
+	var row bpf.MapsPolicyClass
+	rows := m.PolicyPeers.Iterate()
+	for rows.Next(&key, &row) {
+		if row.Class == [2]uint32{key.Word[0], key.Word[0] + 1} {
+			n++
+		}
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A map of policies that is full grows, at whichever step a growth before has failed. Its rows stay, programs use
+// the map that is pinned, and so does the next agent.
+func TestGrowPolicies(t *testing.T) {
+	const full = 262144
+	boom, fail := errors.New("boom"), ""
+	p := newMounts(t)
+	p.failpoint = func(step string) error {
+		if step == fail {
+			return boom
+		}
+		return nil
+	}
+	d := running(t, p)
+	policyMaps := func() *maps.EnforceMaps {
+		t.Helper()
+		m, err := d.OpenEnforceMaps()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Close() })
+		return m
+	}
+	m := policyMaps()
+	keys, rows := make([]maps.Addr, full), make([]bpf.MapsPolicyClass, full)
+	for i := range keys {
+		keys[i].Word[0], rows[i].Class = uint32(i), [2]uint32{uint32(i), uint32(i) + 1}
+	}
+	if _, err := m.PolicyPeers.BatchUpdate(keys, rows, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, fail = range []string{"grow: create", "grow: load", "grow: stage", "grow: devices", "grow: publish policy_peers", "grow: close"} {
+		if grown, err := d.GrowPolicies("policy_peers", 300000); grown || !errors.Is(err, boom) {
+			t.Fatalf("%s: %t, %v", fail, grown, err)
+		}
+		if m := policyMaps(); m.PolicyPeers.MaxEntries() != full || peersOf(t, m) != full || !usesPinned(t, d) {
+			t.Errorf("%s: the old map is not in use", fail)
+		}
+	}
+	fail = ""
+	began := time.Now()
+	if grown, err := d.GrowPolicies("policy_peers", 300000); !grown || err != nil {
+		t.Fatalf("%t, %v", grown, err)
+	}
+	t.Logf("%d rows have twice the room after %v", full, time.Since(began).Round(time.Millisecond))
+	if grown, err := d.GrowPolicies("policy_pods", 20000); grown || err != nil {
+		t.Errorf("policy_pods: %t, %v", grown, err)
+	}
+	if m := policyMaps(); m.PolicyPeers.MaxEntries() != 2*full || peersOf(t, m) != full || !usesPinned(t, d) {
+		t.Errorf("%d rows of %d, which programs use: %t", peersOf(t, m), m.PolicyPeers.MaxEntries(), usesPinned(t, d))
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d = open(t, p.Config)
+	if err := d.Attach(); err != nil {
+		t.Fatal(err)
+	}
+	if m := policyMaps(); m.PolicyPeers.MaxEntries() != 2*full || peersOf(t, m) != full || !usesPinned(t, d) {
+		t.Errorf("after a restart: %d rows of %d, which programs use: %t", peersOf(t, m), m.PolicyPeers.MaxEntries(), usesPinned(t, d))
 	}
 }

@@ -59,6 +59,10 @@ func TestGrowthKeepsNobodyWaiting(t *testing.T) {
 			"flows: load last", "flows: devices last", "flows: close",
 		}},
 		{"tables", func(d *Datapath) error { return d.Grow(maps.Sizes{Svcs: 1 << 14}) }, []string{"grow: create", "grow: load"}},
+		{"policies", func(d *Datapath) error {
+			_, err := d.GrowPolicies("policy_peers", 0)
+			return err
+		}, []string{"grow: create", "grow: load"}},
 		{"clients", func(d *Datapath) error { return d.Enlarge(maps.Room{Clients: 1 << 17}) }, []string{"grow: create", "grow: load"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -58,6 +58,11 @@ func (w *Writer) whole(t *policy.Tables) (*policy.Change, error) {
 		gone(c.Rows, policy.Row{Subject: row.Subject, Direction: model.Direction(row.Direction), Reduced: row.Class}, 0)
 		gone(c.Subjects, row.Subject, 0)
 	}
+	for number := range w.at { // a change that failed may have given it up
+		if number != 0 {
+			gone(c.Decisions, number, nil)
+		}
+	}
 	return c, errors.Join(err, err2, err3, err4)
 }
 

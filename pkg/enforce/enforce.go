@@ -42,13 +42,18 @@ type Writer struct {
 	rows     rows              // of what is in force
 	previous *previous         // nil once something was put in force
 	kept     map[uint32]kept   // by the host's end of a pod's device
+	grow     Grow
 }
 
+// Grow replaces a map by a larger one with the same rows, and with room for at least so many, and opens the maps
+// again. It returns nil if the map grows no further.
+type Grow func(name string, rows uint32) (*maps.EnforceMaps, error)
+
 // New returns a Writer for maps that may have rows of a former agent, which stay in force until the first
-// Apply. With audit, what policies deny is only reported. The caller must close it, which closes the maps, as an
-// error does.
-func New(m *maps.EnforceMaps, audit bool) (*Writer, error) {
-	w := &Writer{maps: m, audit: audit, at: map[uint32]extent{}, fresh: true}
+// Apply. With audit, what policies deny is only reported. A map that is full grows by grow; if that is nil, none
+// does. The caller must close the Writer, which closes the maps, as an error does.
+func New(m *maps.EnforceMaps, audit bool, grow Grow) (*Writer, error) {
+	w := &Writer{maps: m, audit: audit, grow: grow, at: map[uint32]extent{}, fresh: true}
 	var err error
 	if w.tick, err = ticks.Measure(); err != nil {
 		return nil, errors.Join(err, m.Close())
@@ -168,8 +173,35 @@ func (w *Writer) SetAny(any bool) error {
 }
 
 // Apply writes a change that has led to these tables. The pods of this node have their addresses at these
-// devices. If it fails, all stays in force that was, and the next call writes what this one did not.
+// devices. A map that is full grows. If Apply fails, all stays in force that was, and the next call writes what
+// this one did not.
 func (w *Writer) Apply(change *policy.Change, t *policy.Tables, devices map[netip.Addr][]uint32) error {
+	for {
+		err := w.apply(change, t, devices)
+		var full fullError
+		if !errors.As(err, &full) || w.grow == nil {
+			return err
+		}
+		if grown, failed := w.enlarge(full.name, t); failed != nil || !grown {
+			return errors.Join(err, failed)
+		}
+	}
+}
+
+// enlarge makes room for tables in a map that is full, and reports whether there is more now. While a change is
+// written, the rows before it are there too.
+func (w *Writer) enlarge(name string, t *policy.Tables) (bool, error) {
+	opened, err := w.grow(name, 2*rowsOf(name, t))
+	if err != nil || opened == nil {
+		return false, err
+	}
+	smaller := w.maps
+	w.maps = opened
+	w.runs.extend(opened.PolicyRuns.MaxEntries())
+	return true, smaller.Close()
+}
+
+func (w *Writer) apply(change *policy.Change, t *policy.Tables, devices map[netip.Addr][]uint32) error {
 	fresh := w.fresh
 	if w.previous != nil {
 		w.keepGenerations(t, devices)

@@ -261,7 +261,7 @@ func opened(t *testing.T, m *kernel.Maps) *kernel.EnforceMaps {
 
 func newWriter(t *testing.T, m *kernel.Maps) *Writer {
 	t.Helper()
-	w, err := New(opened(t, m), false)
+	w, err := New(opened(t, m), false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

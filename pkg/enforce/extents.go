@@ -9,7 +9,10 @@ import (
 type extent struct{ first, count uint32 }
 
 // extents are the free ranges of an array, in order. No two of them meet.
-type extents struct{ free []extent }
+type extents struct {
+	free []extent
+	size uint32 // of the array
+}
 
 // fullError says that a map has no room for what policies come to.
 type fullError struct{ name string }
@@ -25,7 +28,13 @@ func (e fullError) Error() string {
 	return fmt.Sprintf("the map %s is full: %s; those that were in force stay in force until there are fewer, or the pods that they select are on more nodes", e.name, what)
 }
 
-func newExtents(size uint32) *extents { return &extents{free: []extent{{0, size}}} }
+func newExtents(size uint32) *extents { return &extents{[]extent{{0, size}}, size} }
+
+// extend makes the rows free that an array has gained.
+func (e *extents) extend(size uint32) {
+	e.give(extent{e.size, size - e.size})
+	e.size = size
+}
 
 // find returns so many rows in sequence.
 func (e *extents) find(count uint32) (extent, error) {

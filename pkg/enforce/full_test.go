@@ -1,6 +1,7 @@
 package enforce
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -85,7 +86,83 @@ func notWider(t *testing.T, w *Writer, m *kernel.Maps, tables *policy.Tables, at
 	}
 }
 
-// If any of the maps is full, what was in force stays in force for the pods that are known, others are denied
+// sizeOf gives a Writer's maps few rows in one of them.
+func sizeOf(t *testing.T, m *kernel.Maps, name string, rows uint32) **ebpf.Map {
+	t.Helper()
+	at := map[string]**ebpf.Map{
+		"policy_peers": &m.PolicyPeers, "policy_regions": &m.PolicyRegions, "policy_views": &m.PolicyViews, "policy_decisions": &m.PolicyDecisions,
+		"policy_runs": &m.PolicyRuns, "policy_pods": &m.PolicyPods,
+	}[name]
+	shrink(t, at, rows)
+	return at
+}
+
+// A map that is full grows at once to where there is room, with the rows of before, and what is in force is what the tables
+// say. If it cannot grow, the error says why beside what is full.
+func TestGrow(t *testing.T) {
+	rig.Root(t)
+	const few, many = 2, 9
+	for name, rows := range map[string]uint32{"policy_peers": 3, "policy_regions": 5, "policy_views": 3, "policy_decisions": 6, "policy_runs": 10} {
+		t.Run(name, func(t *testing.T) {
+			m, err := kernel.Create(kernel.Sizes{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { m.Close() })
+			at := sizeOf(t, m, name, rows)
+			boom, fails, times := errors.New("boom"), true, 0
+			grow := func(full string, rows uint32) (*kernel.EnforceMaps, error) {
+				if fails {
+					return nil, boom
+				}
+				times++
+				grown, names, err := m.GrownPolicies(full, rows)
+				if err != nil {
+					return nil, err
+				}
+				m.Exchange(grown, names)
+				return opened(t, m), grown.Close()
+			}
+			w, err := New(opened(t, m), false, grow)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := w.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			c, local := policy.New("self", policy.DefaultQuota(), 0), map[model.Name]*model.PolicyPod{}
+			crowded(c, local, many)
+			change := c.Update()
+			if err := w.Apply(change, c.Tables(), devices(local)); !errors.Is(err, boom) || !strings.Contains(err.Error(), "the map "+name+" is full") {
+				t.Fatalf("error %v", err)
+			}
+			fails = false
+			if err := w.Apply(change, c.Tables(), devices(local)); err != nil {
+				t.Fatal(err)
+			}
+			if has := (*at).MaxEntries(); times != 1 || has < 2*rows {
+				t.Errorf("it has grown %d times, from %d rows to %d", times, rows, has)
+			}
+			check(t, m, c.Tables(), devices(local), 0, 1)
+			tidy(t, w, m, c.Tables())
+			counted(t, w, m)
+			// What comes after finds the maps as if they had always been so large.
+			for i := few; i < many; i++ {
+				c.DeletePolicy(model.Name{Namespace: "n0", Name: fmt.Sprint("app", i)})
+			}
+			if err := w.Apply(c.Update(), c.Tables(), devices(local)); err != nil {
+				t.Fatal(err)
+			}
+			check(t, m, c.Tables(), devices(local), 0, 1)
+			tidy(t, w, m, c.Tables())
+			counted(t, w, m)
+		})
+	}
+}
+
+// If any of the maps is full and cannot grow, what was in force stays in force for the pods that are known, others are denied
 // everything, and the error says which map it is and what to do. It ends with the policies that were too many.
 func TestFull(t *testing.T) {
 	rig.Root(t)
@@ -99,10 +176,7 @@ func TestFull(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { m.Close() })
-			shrink(t, map[string]**ebpf.Map{
-				"policy_peers": &m.PolicyPeers, "policy_regions": &m.PolicyRegions, "policy_views": &m.PolicyViews, "policy_decisions": &m.PolicyDecisions,
-				"policy_runs": &m.PolicyRuns, "policy_pods": &m.PolicyPods,
-			}[name], rows)
+			sizeOf(t, m, name, rows)
 			w, local := newWriter(t, m), map[model.Name]*model.PolicyPod{}
 			c := policy.New("self", policy.DefaultQuota(), 0)
 			crowded(c, local, few)

@@ -30,7 +30,7 @@ func generations(t *testing.T, w *Writer) map[uint32]uint32 {
 // restart writes what objects come to with a Writer and a Compiler that begin, as after a start of the agent.
 func restart(t *testing.T, m *kernel.Maps, audit bool, fill func(*policy.Compiler) map[model.Name]*model.PolicyPod) (*Writer, *policy.Compiler, map[netip.Addr][]uint32) {
 	t.Helper()
-	w, err := New(opened(t, m), audit)
+	w, err := New(opened(t, m), audit, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package enforce
 import (
 	"net/netip"
 
+	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/policy"
 )
 
@@ -17,6 +18,26 @@ func (w *Writer) Rows() map[string]int {
 		"policy_pods": w.rows.pods, "policy_peers": w.rows.peers, "policy_regions": w.rows.regions, "policy_views": w.rows.views,
 		"policy_decisions": w.rows.decisions, "policy_runs": int(w.maps.PolicyRuns.MaxEntries() - free),
 	}
+}
+
+// rowsOf returns about how many rows tables take in a map.
+func rowsOf(name string, t *policy.Tables) uint32 {
+	rows := 0
+	switch name {
+	case "policy_peers":
+		rows = len(t.Peers)
+	case "policy_regions":
+		rows = len(t.Regions)
+	case "policy_views":
+		rows = len(t.Views)
+	case "policy_decisions":
+		rows = len(t.Rows) + model.Directions*len(t.Subjects)
+	case "policy_runs":
+		for _, runs := range t.Decisions {
+			rows += len(runs)
+		}
+	}
+	return uint32(min(rows, 1<<30))
 }
 
 // rows are how many rows the maps have of a version that is in force.

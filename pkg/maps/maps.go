@@ -78,7 +78,7 @@ type Info struct {
 type field struct {
 	Info
 	at   **ebpf.Map
-	size func(Sizes) uint32 // nil if the size is fixed
+	size func(Sizes) uint32 // nil if Sizes does not say it
 }
 
 // byPrograms reports whether programs insert rows, so that growing the map takes more than a copy.
@@ -164,7 +164,7 @@ func (m *Maps) fields() []field {
 	list = append(list, m.PolicyMaps.fields()...)
 	for i := range list {
 		list[i].Map = *list[i].at
-		list[i].Grows = list[i].size != nil
+		list[i].Grows = list[i].size != nil || policyRows(list[i].Name) > 0
 	}
 	return list
 }
@@ -188,13 +188,13 @@ func Create(sizes Sizes) (*Maps, error) {
 	if m.layouts, err = newLayouts(); err != nil {
 		return nil, err
 	}
-	if err := m.create(func(f field) uint32 { return f.size(sizes) }); err != nil {
+	if err := m.create(func(f field) uint32 { return f.rows(sizes) }); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
 }
 
-// create creates the maps that are still nil.
+// create creates the maps that are still nil. size says how many rows a map gets, 0 means as its spec says.
 func (m *Maps) create(size func(field) uint32) error {
 	specs, err := bpf.LoadMaps()
 	if err != nil {
@@ -208,8 +208,8 @@ func (m *Maps) create(size func(field) uint32) error {
 		if !ok {
 			return fmt.Errorf("create map %s: the object has no such map", f.Name)
 		}
-		if f.Grows {
-			spec.MaxEntries = size(f)
+		if rows := size(f); rows > 0 {
+			spec.MaxEntries = rows
 		}
 		if PushesOut(f.Name) {
 			spec.MaxEntries = max(spec.MaxEntries, m.room.of(f.Name))
@@ -301,7 +301,7 @@ func (m *Maps) complete(dir string, missing []string) error {
 			have.Services = max(have.Services, of.MaxEntries())
 		}
 	}
-	if err := m.create(func(f field) uint32 { return f.size(have) }); err != nil {
+	if err := m.create(func(f field) uint32 { return f.rows(have) }); err != nil {
 		return err
 	}
 	for _, f := range m.fields() {

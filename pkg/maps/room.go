@@ -54,7 +54,7 @@ func (m *Maps) Enlarged(room Room) (grown *Maps, names []string, err error) {
 	if len(names) == 0 {
 		return nil, nil, grown.Close()
 	}
-	if err := grown.create(func(f field) uint32 { return f.Map.MaxEntries() }); err != nil {
+	if err := grown.create(func(field) uint32 { return 0 }); err != nil {
 		return grown, names, err
 	}
 	return grown, names, nil

@@ -65,3 +65,11 @@ func (s Sizes) Round() (Sizes, error) {
 func roundUp(n uint32) uint32 {
 	return 1 << bits.Len32(n-1)
 }
+
+// rows returns how many rows the map has by these sizes, 0 if they say nothing about it.
+func (f field) rows(s Sizes) uint32 {
+	if f.size == nil {
+		return 0
+	}
+	return f.size(s)
+}

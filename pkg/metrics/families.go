@@ -133,8 +133,7 @@ func mapFamilies() []family {
 		ofMaps("fairlead_map_max_entries", "Rows that fit, for maps with a limit of their own.",
 			func(m *mapstats.Map) (float64, bool) { return float64(m.Capacity), m.Capacity > 0 }),
 		ofMaps("fairlead_map_pressure_ratio", "Rows in use divided by rows that fit. Maps that can grow do so at 1, ct and affinity at 0.5. Maps with "+
-			"fairlead_map_evictions_total evict rows near 1, and so do policy_pending and policy_denials. The other maps of policies do not grow: when one is full, "+
-			"what was in force stays so.",
+			"fairlead_map_evictions_total evict rows near 1, and so do policy_pending and policy_denials. policy_pods and policy_flows do not grow.",
 			func(m *mapstats.Map) (float64, bool) { return m.Pressure, m.Entries != nil }),
 		ofCountedMaps("fairlead_map_evictions_total", "Rows evicted for lack of room, as counted by the programs: never too many, and some seconds late. "+
 			"ct_pending: connections fail to open; look for a flood or raise conntrack-max. affinity: clients change backends; the map "+

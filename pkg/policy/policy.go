@@ -28,7 +28,7 @@ type Quota struct {
 	Work      int // spans of ports of the rules that go into all decisions
 }
 
-// What all namespaces may take together on a node: half of the room that the maps have, since while a change is
+// What all namespaces may take together on a node: half of the room that the maps have before they grow, since while a change is
 // written the rows before it are there too. Beyond it, those that take most are treated as over their quota.
 const (
 	nodeRows = 1 << 17

@@ -70,7 +70,7 @@ func newPolicyWriter(t *testing.T, m *kernel.Maps) *policyWriter {
 	if err != nil {
 		t.Fatal(err)
 	}
-	writer, err := enforce.New(opened, false)
+	writer, err := enforce.New(opened, false, nil)
 	if err != nil {
 		t.Fatal(errors.Join(err, opened.Close()))
 	}

@@ -66,7 +66,7 @@ func startEdits(t tenants) (_ *edits, err error) {
 	if err != nil {
 		return nil, err
 	}
-	writer, err := enforce.New(opened, false)
+	writer, err := enforce.New(opened, false, nil)
 	if err != nil {
 		return nil, err
 	}
