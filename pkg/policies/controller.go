@@ -65,6 +65,7 @@ type Controller struct {
 	needed   bool // the pods of all nodes are
 	listed   bool // and they were delivered
 	reported map[model.Key][]model.Problem
+	unread   bool // the store may have other objects than those that were fed
 	expelled bool // nothing of a pod that is judged passes the programs by
 	stale    bool // the pods' devices do not yet say which pods are judged
 
@@ -85,7 +86,7 @@ type Controller struct {
 func New(cfg *Config) *Controller {
 	return &Controller{
 		Config: *cfg, changed: make(chan struct{}, 1), verifying: make(chan *verifyRequest), ended: make(chan struct{}), compiler: policy.New(cfg.Node, cfg.Quota, 0), fed: newFed(),
-		judged: map[model.Name]bool{}, reported: map[model.Key][]model.Problem{}, status: Status{Mode: cfg.Mode}, expelled: true,
+		judged: map[model.Name]bool{}, reported: map[model.Key][]model.Problem{}, status: Status{Mode: cfg.Mode}, expelled: true, unread: true,
 	}
 }
 
@@ -235,11 +236,14 @@ func (c *Controller) await(ctx context.Context, pause time.Duration, regular <-c
 	case <-again:
 		return nil, true
 	case <-regular:
+		c.mu.Lock()
+		c.unread = true
+		c.mu.Unlock()
 		return &verifyRequest{repair: true}, true
 	case asked = <-c.verifying:
 		return asked, true
 	case <-c.Store.PoliciesChanged():
-		c.see()
+		c.objectsChanged()
 	case <-c.changed:
 	}
 	select {
@@ -250,12 +254,26 @@ func (c *Controller) await(ctx context.Context, pause time.Duration, regular <-c
 	}
 }
 
+// objectsChanged notes that the store signaled a change.
+func (c *Controller) objectsChanged() {
+	c.see()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unread = true
+}
+
 // podsOfAllNodes are what may not come for reasons that only their source knows.
 const podsOfAllNodes = "the pods of all nodes"
 
 // step compiles and writes what changed, if everything that it depends on is known, and then compares the maps if
-// that is asked for.
+// that is asked for. What it does for a pod of another node must not depend on how many policies, namespaces and
+// nodes there are: in a large cluster a hundred such pods change in a second.
 func (c *Controller) step(around *Around, asked *verifyRequest) error {
+	select {
+	case <-c.Store.PoliciesChanged():
+		c.objectsChanged()
+	default:
+	}
 	c.take()
 	list := around.Devices()
 	c.mu.Lock()
@@ -264,8 +282,16 @@ func (c *Controller) step(around *Around, asked *verifyRequest) error {
 		c.wait(missing)
 		return nil
 	}
-	devices := c.feed(list)
-	c.need(around, c.compiler.NeedsPods())
+	anew := c.unread
+	if c.unread {
+		c.feed()
+		c.unread = false
+	}
+	devices := c.feedLocal(list)
+	if c.compiler.Due() {
+		c.need(around, c.compiler.NeedsPods())
+		anew = true
+	}
 	if c.needed && !c.listed {
 		c.wait(podsOfAllNodes)
 		return nil
@@ -281,7 +307,9 @@ func (c *Controller) step(around *Around, asked *verifyRequest) error {
 	if err == nil {
 		err = c.tell(around, any)
 	}
-	c.report()
+	if anew || len(c.compiler.Tables().Problems) > 0 {
+		c.report()
+	}
 	c.note(change, begun, around, errors.Join(err, stays))
 	if err == nil {
 		err = c.check(around, devices, asked)
@@ -323,7 +351,7 @@ func (c *Controller) missing() string {
 	default:
 		return "services, nodes, namespaces and pods of this node"
 	}
-	if _, complete := c.Store.NetworkPolicies(); !complete {
+	if _, complete := c.Store.AnyNetworkPolicy(); !complete {
 		return "policies"
 	}
 	return ""

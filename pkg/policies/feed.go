@@ -13,14 +13,15 @@ type fed struct {
 	namespaces map[string]*model.Namespace
 	nodes      map[string]*model.Node
 	local      map[model.Name][]string // the UIDs of their devices
+	cluster    int                     // how many of the policies are ClusterNetworkPolicies
 }
 
 func newFed() fed {
-	return fed{map[model.Name]*model.NetworkPolicy{}, map[string]*model.Namespace{}, map[string]*model.Node{}, map[model.Name][]string{}}
+	return fed{map[model.Name]*model.NetworkPolicy{}, map[string]*model.Namespace{}, map[string]*model.Node{}, map[model.Name][]string{}, 0}
 }
 
-// feed gives the compiler what the store has, and returns the devices by address.
-func (c *Controller) feed(devices []Device) map[netip.Addr][]uint32 {
+// feed gives the compiler what the store has, but for pods.
+func (c *Controller) feed() {
 	list, _ := c.Store.NetworkPolicies()
 	follow(c.fed.policies, list, func(p *model.NetworkPolicy) model.Name { return p.Name }, c.compiler.SetPolicy, c.compiler.DeletePolicy)
 	follow(c.fed.namespaces, c.Store.Namespaces(), func(n *model.Namespace) string { return n.Name },
@@ -29,7 +30,12 @@ func (c *Controller) feed(devices []Device) map[netip.Addr][]uint32 {
 		func(n *model.Node) {
 			c.compiler.SetNode(&model.PolicyNode{Name: n.Name, Labels: n.Labels, Addrs: n.Addrs})
 		}, c.compiler.DeleteNode)
-	return c.feedLocal(devices)
+	c.fed.cluster = 0
+	for name := range c.fed.policies {
+		if name.Namespace == "" {
+			c.fed.cluster++
+		}
+	}
 }
 
 // follow brings known up to date with a list.
@@ -57,7 +63,7 @@ func isOf(pod *model.Pod, uid string) bool {
 	return uid == "" || pod.UID == "" || uid == pod.UID || uid == pod.LocalUID
 }
 
-// feedLocal gives the compiler the pods of this node that have devices. Their addresses are those that
+// feedLocal gives the compiler the pods of this node that have devices, and returns the devices by address. Their addresses are those that
 // the node gave them: the API server knows them only once a pod runs. A device of a pod that has another UID
 // than the one that is known by its name is left out, so that everything is denied to it: what is known is about
 // its predecessor, or its successor.

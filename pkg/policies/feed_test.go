@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"fmt"
 	"testing"
 
 	"fairlead.io/fairlead/pkg/model"
@@ -70,5 +71,41 @@ func TestCreatedAgain(t *testing.T) {
 	r.store.ReplacePods([]*model.Pod{{Name: name, Labels: map[string]string{"app": "web"}}})
 	if r.step(); r.tables.Pods[web].Subject == 0 {
 		t.Error("a pod whose manifest has no UID is not known by its name")
+	}
+}
+
+// What a pod of another node costs must not depend on how many policies, namespaces and nodes there are: in a large
+// cluster a hundred of them change in a second.
+func TestPodElsewhereCostsTheSame(t *testing.T) {
+	cost := func(many int) float64 {
+		r := newRig(t)
+		var nodes []*model.Node
+		var namespaces []*model.Namespace
+		var list []*model.NetworkPolicy
+		for i := range many {
+			nodes = append(nodes, &model.Node{Name: fmt.Sprint("node", i)})
+			namespaces = append(namespaces, &model.Namespace{Name: fmt.Sprint("n", i)})
+			p := *isolate("client")
+			p.Name = model.Name{Namespace: fmt.Sprint("n", i), Name: "p"}
+			list = append(list, &p)
+		}
+		r.sync()
+		r.store.ReplaceNodes(nodes)
+		r.store.ReplaceNamespaces(append(namespaces, &model.Namespace{Name: "n"}))
+		r.listPolicies(append(list, isolate("client"))...)
+		r.step()
+		r.ReplacePods([]*model.PolicyPod{peer("client")})
+		r.step()
+		r.accepts(true)
+		n := 0
+		return testing.AllocsPerRun(20, func() {
+			n++
+			r.SetPod(peer([]string{"client", "batch"}[n%2]))
+			r.step()
+		})
+	}
+	few, many := cost(10), cost(1000)
+	if t.Logf("%.0f allocations beside 10 policies, %.0f beside 1000", few, many); many > few+10 {
+		t.Errorf("a pod costs %.0f allocations beside 10 policies, and %.0f beside 1000", few, many)
 	}
 }

@@ -91,14 +91,8 @@ func (c *Controller) note(change *policy.Change, begun time.Time, around *Around
 	defer c.answers.Unlock()
 	s, t := &c.status, c.compiler.Tables()
 	c.names.follow(change, t)
-	s.Waiting, s.NetworkPolicies, s.ClusterNetworkPolicies, s.Pods, s.Refused = "", 0, 0, 0, nil
-	for name := range c.fed.policies {
-		if name.Namespace == "" {
-			s.ClusterNetworkPolicies++
-		} else {
-			s.NetworkPolicies++
-		}
-	}
+	s.Waiting, s.Refused = "", nil
+	s.NetworkPolicies, s.ClusterNetworkPolicies = len(c.fed.policies)-c.fed.cluster, c.fed.cluster
 	judged := map[model.Name]struct{}{}
 	for _, row := range t.Pods {
 		if row.Subject != 0 {

@@ -187,6 +187,9 @@ func (c *Compiler) ReplacePods(pods []*model.PolicyPod) {
 // Tables returns the tables as of the last Update. The caller must not modify them.
 func (c *Compiler) Tables() *Tables { return c.tables }
 
+// Due reports whether the next Update compiles everything, and not only what pods of other nodes change.
+func (c *Compiler) Due() bool { return c.due }
+
 // Update brings the tables up to date, and returns what changed in them. A pod of another node
 // changes few rows; all else is rare, and compiles everything.
 func (c *Compiler) Update() *Change {

@@ -15,10 +15,11 @@ type Churn struct {
 	Changes float64 // changed slices, one after another
 	Adds    float64 // added Services, with their pods and slices
 	Deletes float64 // deleted Services, oldest first
+	Pods    float64 // pods that go, the oldest first, each for another one; not together with Adds
 }
 
 // Done counts what has changed.
-type Done struct{ Changes, Adds, Deletes int }
+type Done struct{ Changes, Adds, Deletes, Pods int }
 
 // Run changes the cluster at a rate until the context ends, and returns the number of changes. If
 // it falls behind because the machine is busy, it catches up at once.
@@ -43,6 +44,11 @@ func (s *Server) Run(ctx context.Context, churn Churn) (Done, error) {
 		for ; float64(done.Deletes) < churn.Deletes*passed; done.Deletes++ {
 			oldest = s.next(oldest)
 			if err := s.DeleteService(oldest); err != nil {
+				return done, err
+			}
+		}
+		for ; float64(done.Pods) < churn.Pods*passed; done.Pods++ {
+			if err := s.ReplacePod(done.Pods); err != nil {
 				return done, err
 			}
 		}

@@ -55,7 +55,7 @@ func newClusterState(f Fleet, memory int) *clusterState {
 	w := &clusterState{events: make([]event, memory), news: make(chan struct{}), revision: 1000}
 	for k, count := range [kinds]int{
 		Services: f.Services, Slices: f.Services, Nodes: f.Nodes, Namespaces: f.Namespaces, Pods: f.Services * f.Endpoints,
-		ServiceCIDRs: 1,
+		ServiceCIDRs: 1, NetworkPolicies: f.Policies,
 	} {
 		w.tables[k] = table{base: w.revision + 1, count: count, changed: map[int]state{}}
 		w.revision += uint64(count)

@@ -22,7 +22,11 @@ type Fleet struct {
 	Namespaces int
 	FirstPod   int // the first pod's address is 10.0.0.0 plus this
 	NodePort   int // of the first Service; Services then have UDP ports too; zero = cluster IPs only
+	Policies   int // NetworkPolicies, of one namespace after another
 }
+
+// tiers is how many values the label tier of pods has.
+const tiers = 3
 
 // The limits of the fleet's address ranges. A slice holds a hundred endpoints, the default of
 // upstream.
@@ -170,6 +174,8 @@ func (f Fleet) slice(number int, s state) object {
 func (f Fleet) pod(number int, s state) object {
 	o := &corev1.Pod{ObjectMeta: clutter(Pods, number, s)}
 	o.Namespace, o.Name = f.namespace(number/f.Endpoints), f.podName(number)
+	service := number / f.Endpoints
+	o.Labels["app.kubernetes.io/name"], o.Labels["tier"] = fmt.Sprintf("service-%06d", service), strconv.Itoa(service%tiers)
 	node := f.podNode(number)
 	o.Spec = corev1.PodSpec{
 		NodeName:   f.NodeName(node),
@@ -179,6 +185,19 @@ func (f Fleet) pod(number int, s state) object {
 	o.Status = corev1.PodStatus{
 		Phase: corev1.PodRunning, HostIP: addr(192, 168, node), PodIP: own, PodIPs: []corev1.PodIP{{IP: own}},
 		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+	}
+	return o
+}
+
+// policy makes a NetworkPolicy for all pods of a namespace. It accepts pods of all namespaces, those of one tier.
+func (f Fleet) policy(number int, s state) object {
+	o := &networkingv1.NetworkPolicy{ObjectMeta: clutter(NetworkPolicies, number, s)}
+	o.Namespace, o.Name = f.namespace(number), fmt.Sprintf("policy-%06d", number)
+	o.Spec = networkingv1.NetworkPolicySpec{
+		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+		Ingress: []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{
+			NamespaceSelector: &metav1.LabelSelector{}, PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": strconv.Itoa(number % tiers)}},
+		}}}},
 	}
 	return o
 }

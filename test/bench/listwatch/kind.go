@@ -20,6 +20,7 @@ const (
 	Namespaces
 	Pods
 	ServiceCIDRs
+	NetworkPolicies
 	kinds // the number of kinds
 )
 
@@ -59,6 +60,9 @@ func (k Kind) info() about {
 	case ServiceCIDRs:
 		return about{"/apis/networking.k8s.io/v1/servicecidrs", "networking.k8s.io/v1", "ServiceCIDR", Fleet.serviceCIDR,
 			func(m metav1.ObjectMeta) object { return &networkingv1.ServiceCIDR{ObjectMeta: m} }}
+	case NetworkPolicies:
+		return about{"/apis/networking.k8s.io/v1/networkpolicies", "networking.k8s.io/v1", "NetworkPolicy", Fleet.policy,
+			func(m metav1.ObjectMeta) object { return &networkingv1.NetworkPolicy{ObjectMeta: m} }}
 	}
 	panic(fmt.Sprintf("no kind %d", int(k)))
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -92,6 +93,8 @@ func (s *Server) selectFields(q *query, k Kind, text string) error {
 		switch {
 		case r.Field == "spec.nodeName" && k == Pods && r.Operator != "!=":
 			q.onNode, q.node = true, s.cfg.Fleet.nodeNumber(r.Value)
+		case k == Pods && (r.Field == "spec.hostNetwork" && r.Value == "false" || r.Operator == "!=" && strings.HasPrefix(r.Field, "status.")):
+			// All have a network, run, and have an address.
 		case r.Field == "metadata.name" && r.Operator != "!=":
 			q.name = r.Value
 		case r.Field == "spec.clusterIP" && k == Services && r.Operator == "!=" && r.Value == "None": // all have one

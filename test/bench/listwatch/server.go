@@ -96,6 +96,15 @@ func (s *Server) DeleteService(number int) error {
 	})
 }
 
+// ReplacePod deletes a pod and adds another.
+func (s *Server) ReplacePod(number int) error {
+	return s.state.edit(func() error {
+		err := s.state.remove(Pods, number)
+		s.state.add(Pods)
+		return err
+	})
+}
+
 // Expire forgets all past changes: all watches end with 410 Gone, and so do attempts to resume
 // them.
 func (s *Server) Expire() {

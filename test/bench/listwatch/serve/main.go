@@ -43,8 +43,10 @@ func parse(arguments []string) (options, error) {
 	set.IntVar(&o.server.Fleet.Endpoints, "endpoints", 10, "endpoints, and pods, of each Service")
 	set.IntVar(&o.server.Fleet.Nodes, "nodes", 1000, "number of nodes, node-0 and so on")
 	set.IntVar(&o.server.Fleet.Namespaces, "namespaces", 100, "number of namespaces")
+	set.IntVar(&o.server.Fleet.Policies, "policies", 0, "number of NetworkPolicies")
 	set.BoolVar(&o.server.Paged, "paged", false, "refuse to stream lists, as servers before 1.34 do")
 	set.Float64Var(&o.churn.Changes, "changes", 0, "slices to change per second")
+	set.Float64Var(&o.churn.Pods, "pods", 0, "pods to replace per second, not together with Services to add")
 	set.Float64Var(&o.churn.Adds, "adds", 0, "Services to add per second")
 	set.Float64Var(&o.churn.Deletes, "deletes", 0, "Services to delete per second")
 	if err := set.Parse(arguments); err != nil {
@@ -52,6 +54,9 @@ func parse(arguments []string) (options, error) {
 	}
 	if set.NArg() > 0 {
 		return options{}, fmt.Errorf("unexpected arguments %q; see -h", set.Args())
+	}
+	if o.churn.Pods > 0 && o.churn.Adds > 0 {
+		return options{}, errors.New("-pods and -adds would both number new pods: use one of them")
 	}
 	return o, nil
 }
@@ -86,6 +91,6 @@ func run(ctx context.Context, arguments []string, out io.Writer) error {
 	done, err := server.Run(ctx, o.churn)
 	cancel()
 	err = errors.Join(err, <-served)
-	fmt.Fprintf(out, "%d slices changed, %d services came, %d went\n", done.Changes, done.Adds, done.Deletes)
+	fmt.Fprintf(out, "%d slices changed, %d services came, %d went, %d pods were replaced\n", done.Changes, done.Adds, done.Deletes, done.Pods)
 	return err
 }
