@@ -2,7 +2,9 @@ package model
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
+	"slices"
 )
 
 // Tier is a group of policies. Tiers decide one after the other, in this order.
@@ -154,6 +156,19 @@ type PolicyPod struct {
 	Ports   []NamedPort
 	// HostNetwork says that it has the addresses of its node, so that policies take it for the node.
 	HostNetwork bool
+}
+
+// Share has a pod keep what another one has already, where both are equal. Nobody changes either.
+func (p *PolicyPod) Share(other *PolicyPod) {
+	if p.Namespace == other.Namespace {
+		p.Namespace = other.Namespace // the same bytes
+	}
+	if maps.Equal(p.Labels, other.Labels) {
+		p.Labels = other.Labels
+	}
+	if slices.Equal(p.Ports, other.Ports) {
+		p.Ports = other.Ports
+	}
 }
 
 // PolicyNode is a node of the cluster as policies see it.

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,10 +26,21 @@ func clusterPods(cfg *Config, core rest.Interface) *demanded {
 
 // allPods are the pods of all nodes that own an address.
 func allPods(core rest.Interface, set func(*model.PolicyPod), drop func(model.Name), replace func([]*model.PolicyPod)) resource[*corev1.Pod, model.PolicyPod] {
+	// A list has the pods of a Deployment one behind the other. Until all have come they are kept as they are, so
+	// those that have the same labels and ports share them.
+	var last atomic.Pointer[model.PolicyPod]
+	translate := func(pod *corev1.Pod) *model.PolicyPod {
+		is := source.PolicyPod(pod)
+		if was := last.Load(); was != nil {
+			is.Share(was)
+		}
+		last.Store(is)
+		return is
+	}
 	return resource[*corev1.Pod, model.PolicyPod]{
 		name: "clusterpods", path: "pods", client: core,
 		object: &corev1.Pod{}, list: func() runtime.Object { return &corev1.PodList{} },
-		selected: func(options *metav1.ListOptions) { options.FieldSelector = withAddresses }, translate: source.PolicyPod,
+		selected: func(options *metav1.ListOptions) { options.FieldSelector = withAddresses }, translate: translate,
 		set: set, drop: drop, replace: replace,
 	}
 }
