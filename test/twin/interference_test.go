@@ -191,7 +191,9 @@ func (x *interfering) suspect(s strike, to end) (string, error) {
 	if dialed := read(s.frame).flow.Dest.Addr(); x.who.proxy.Asked && !to.node && opensTCP(to.frame) && !slices.Contains(nodesOf(v4)[3:], dialed) {
 		return fmt.Sprintf("%s gets past the proxy %x", to, to.frame), nil
 	}
-	if inner, ok := innerOfTunnel(to.frame); ok && slices.Contains(nodesOf(v4), dest) && to.device > 0 && isPod {
+	// A pod's own tunnel may lead to what is no node as far as Node objects tell.
+	_, isNode := nodeAddrs()[dest]
+	if inner, ok := innerOfTunnel(to.frame); ok && isNode && to.device > 0 && isPod {
 		return fmt.Sprintf("the tunnel of a node gets %s", describe(inner)), nil
 	}
 	pool := pools()[v4]
