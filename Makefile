@@ -294,6 +294,12 @@ bench-bandwidth: ## measure what a rate limit does to a pod's requests, compared
 	$(GO) run ./test/kernels -fetch $(RATED)
 	_output/bench/bin/bandwidth -kernels "$(RATED)" $(if $(ROW),-only "$(ROW)") -output _output/bench/bandwidth.json
 
+.PHONY: bench-clusterpods
+bench-clusterpods: ## measure what the pods of all nodes cost an agent while policies name them (root); writes _output/bench/clusterpods.json
+	@mkdir -p _output/bench/bin
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=$(VCS) -o _output/bench/bin/ ./cmd/...
+	$(GO) run ./test/bench/clusterpods -binaries _output/bench/bin -output _output/bench/clusterpods.json
+
 .PHONY: bench-control
 bench-control: ## measure the control path; ROW=policy for a part (root); writes _output/bench/control.json
 	@mkdir -p _output/bench

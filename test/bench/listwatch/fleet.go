@@ -84,8 +84,16 @@ func (f Fleet) podName(number int) string {
 	return fmt.Sprintf("service-%06d-5d8f7c9b6-%02d", number/f.Endpoints, number%f.Endpoints)
 }
 
+// PodIdentity returns the namespace, name and UID of a pod.
+func (f Fleet) PodIdentity(number int) (namespace, name, uid string) {
+	return f.namespace(number / f.Endpoints), f.podName(number), string(clutter(Pods, number, state{}).UID)
+}
+
 // podNode returns the number of the node that a pod runs on.
 func (f Fleet) podNode(number int) int { return number % f.Nodes }
+
+// NodeAddr returns the address of a Node.
+func (f Fleet) NodeAddr(number int) netip.Addr { return netip.MustParseAddr(addr(192, 168, number)) }
 
 // PodAddr returns the address of a pod.
 func (f Fleet) PodAddr(number int) netip.Addr {
@@ -208,7 +216,7 @@ func (f Fleet) node(number int, s state) object {
 	o.Labels[corev1.LabelHostname] = o.Name
 	o.Labels[corev1.LabelTopologyZone] = "zone-" + strconv.Itoa(number%3)
 	o.Status.Addresses = []corev1.NodeAddress{
-		{Type: corev1.NodeInternalIP, Address: addr(192, 168, number)}, {Type: corev1.NodeHostName, Address: o.Name},
+		{Type: corev1.NodeInternalIP, Address: f.NodeAddr(number).String()}, {Type: corev1.NodeHostName, Address: o.Name},
 	}
 	o.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	return o

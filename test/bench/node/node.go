@@ -46,13 +46,19 @@ type Node struct {
 	binaries string
 	dir      string
 	flags    []string
+	pid      int // of the agent
 	cni      *libcni.CNIConfig
 	list     *libcni.NetworkConfigList
 	parts    []func() error // cleanup functions, called in reverse order
 }
 
 // New starts a node with the agent and the plugin in a folder. The flags are passed to the agent.
-func New(binaries string, flags ...string) (_ *Node, err error) {
+func New(binaries string, flags ...string) (*Node, error) {
+	return NewOf(binaries, func(*Node) ([]string, error) { return flags, nil })
+}
+
+// NewOf is New with flags that depend on the node, which has its network and its folder by then.
+func NewOf(binaries string, flags func(*Node) ([]string, error)) (_ *Node, err error) {
 	n := &Node{binaries: binaries}
 	defer func() {
 		if err != nil {
@@ -68,7 +74,15 @@ func New(binaries string, flags ...string) (_ *Node, err error) {
 	if err := n.connect(); err != nil {
 		return nil, err
 	}
-	if err := n.startAgent(flags); err != nil {
+	if n.dir, err = os.MkdirTemp(memory, "fairlead-bench-"); err != nil {
+		return nil, err
+	}
+	n.later(func() error { return os.RemoveAll(n.dir) })
+	list, err := flags(n)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.startAgent(list); err != nil {
 		return nil, fmt.Errorf("start the agent: %w", err)
 	}
 	return n, n.configure()
@@ -119,11 +133,6 @@ const memory = "/dev/shm"
 // startAgent starts the agent as a user would, with files in place of a cluster, and with its state
 // in memory as by default.
 func (n *Node) startAgent(flags []string) error {
-	var err error
-	if n.dir, err = os.MkdirTemp(memory, "fairlead-bench-"); err != nil {
-		return err
-	}
-	n.later(func() error { return os.RemoveAll(n.dir) })
 	bpffs, unmount, err := rig.MountBPFFS()
 	if err != nil {
 		return err
@@ -160,6 +169,7 @@ func (n *Node) startAgent(flags []string) error {
 	if err := <-started; err != nil {
 		return err
 	}
+	n.pid = agent.Process.Pid
 	n.later(func() error {
 		if err := agent.Process.Signal(syscall.SIGTERM); err != nil {
 			return fmt.Errorf("end the agent: %w", err)
@@ -199,6 +209,12 @@ func (n *Node) Ask(args ...string) (text []byte, err error) {
 	return text, err
 }
 
+// Dir returns the node's own folder, which is in memory.
+func (n *Node) Dir() string { return n.dir }
+
+// Pid returns the process of the agent.
+func (n *Node) Pid() int { return n.pid }
+
 func (n *Node) manifests() string { return filepath.Join(n.dir, "manifests") }
 
 func (n *Node) state() string { return filepath.Join(n.dir, "state") }
@@ -223,18 +239,20 @@ type Pod struct {
 	*rig.Netns
 	ID   string
 	Addr netip.Addr // the IPv4 address
+	// What the runtime says about it.
+	Namespace, Name, UID string
 }
 
 // NewPod makes a pod without a network.
 func (n *Node) NewPod(id string) (*Pod, error) {
 	ns, err := n.newNetns(id)
-	return &Pod{Netns: ns, ID: id}, err
+	return &Pod{Netns: ns, ID: id, Namespace: Name, Name: id, UID: "uid-" + id}, err
 }
 
 func (p *Pod) conf() *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{
 		ContainerID: p.ID, NetNS: p.Path(), IfName: "eth0",
-		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", Name}, {"K8S_POD_NAME", p.ID}, {"K8S_POD_UID", "uid-" + p.ID}},
+		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", p.Namespace}, {"K8S_POD_NAME", p.Name}, {"K8S_POD_UID", p.UID}},
 	}
 }
 
