@@ -84,7 +84,10 @@ func (x *interfering) act(strikes []strike, want []string) (seen []string, err e
 	var open []*session
 	for i := range honestSteps {
 		for ; len(strikes) > 0 && strikes[0].step <= i; strikes = strikes[1:] {
-			if about := read(strikes[0].frame).flow; strikes[0].kind == lateReset && slices.ContainsFunc(open, func(s *session) bool { return s.begins(about) }) {
+			p := read(strikes[0].frame)
+			if slices.ContainsFunc(open, func(s *session) bool {
+				return s.isGuessed(p) || strikes[0].kind == lateReset && s.begins(p.flow)
+			}) {
 				continue
 			}
 			forged, err := x.hit(strikes[0])

@@ -69,6 +69,27 @@ func (s *session) begins(about Flow) bool {
 	return s.proto != protoUDP && s.isBegun() && (of(about.Source) || of(about.Dest))
 }
 
+// isGuessed reports whether a packet that somebody else has made up has a sequence number or an acknowledgment near
+// the session's. Nobody can tell it from a real one; few of 65,536 guesses are, which the table of what attackers
+// can do says.
+func (s *session) isGuessed(p packet) bool {
+	near := func(guess, is uint32) bool { return uint16(guess>>16-is>>16+10) <= 20 } // in units of 64 KiB, as programs compare
+	if s.proto != protoTCP || p.flow.Proto != protoTCP {
+		return false
+	}
+	for who, ends := range [][2]netip.AddrPort{{s.client, s.front}, {s.front, s.client}} {
+		seen := s.seen
+		if who == 1 {
+			seen.Source, seen.Dest = seen.Dest, seen.Source
+		}
+		is := p.flow.Source == ends[0] && p.flow.Dest == ends[1] || p.flow.Source == seen.Source && p.flow.Dest == seen.Dest
+		if is && (near(p.seq, s.next[who]) || near(p.ack, s.next[1-who])) {
+			return true
+		}
+	}
+	return false
+}
+
 // class returns what kind of packet the client has got, for coverage.
 func (s *session) class() string {
 	proto := map[uint8]string{protoTCP: "TCP", protoUDP: "UDP", protoSCTP: "SCTP"}[s.proto]
