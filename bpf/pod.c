@@ -191,7 +191,8 @@ static __always_inline int pod_answer_itself(struct __sk_buff *skb, const struct
 /* Sends a packet that is for no pod to a backend, if it is for a service. */
 static __noinline int pod_serve(struct __sk_buff *skb, struct packet *p)
 {
-	int outcome = pod_translate(skb, p, FLOW_FROM_POD);
+	int asked = pod_ask_answer(skb, p);
+	int outcome = asked == POD_DROP ? POD_DROP : pod_translate(skb, p, FLOW_FROM_POD);
 	struct pod *pod;
 
 	if (outcome == POD_BACK)
@@ -202,7 +203,7 @@ static __noinline int pod_serve(struct __sk_buff *skb, struct packet *p)
 		return cfg.policies ? pod_drop(skb, p, REASON_MALFORMED) : POD_NEXT;
 	pod = cluster_pod_at(&p->flow.daddr);
 	if (!pod || pod->ifindex != skb->ifindex)
-		return POD_ON;
+		return asked;
 	if (pod_refuses(skb, pod->flags, pod->ifindex, POLICY_FLOW_ITSELF))
 		return POD_DROP;
 	return pod_sent(skb, p, pod_redirect(skb, p, pod, EDT_FREE, POLICY_FLOW_TO_POD));
@@ -325,9 +326,10 @@ static __always_inline int pod_receive(struct __sk_buff *skb)
 	pod = cluster_pod_at(&p.flow.daddr);
 	if (!pod && pod_dials(skb, &p)) {
 		outcome = pod_serve(skb, &p);
-		if (outcome != POD_ON)
+		if (outcome != POD_ON && outcome != POD_ASKED)
 			return outcome;
-		pod_note_policy(&p, NULL); /* it was read again */
+		if (outcome == POD_ON)
+			pod_note_policy(&p, NULL); /* it was read again */
 		pod = cluster_pod_at(&p.flow.daddr);
 	}
 	return pod_send(skb, &p, pod);

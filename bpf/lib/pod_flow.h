@@ -91,6 +91,21 @@ __noinline int pod_flow_is_odd(struct __sk_buff *skb, struct packet *p)
 	return false;
 }
 
+/* Reports whether a packet of a pod answers what this node sent to a service by packets, so that it is
+ * translated as the pod sends it. Not inlined, to have a stack frame of its own. */
+static __noinline int pod_flow_answers_host(struct __sk_buff *skb, struct packet *p)
+{
+	struct ct_entry row;
+	int parsed;
+
+	if (!p)
+		return false;
+	parsed = packet_read(skb, p, 0);
+	if (parsed != PARSED_FLOW && !(parsed == PARSED_LATER && fragment_complete(p)))
+		return false;
+	return flow_known(&p->flow, &row) == CT_KNOWN && flow_is_of_host(&row) && row.kind & FLOW_REPLY;
+}
+
 /* Reports whether a packet for a pod replies to what the pod sent to a service. */
 static __always_inline bool pod_flow_is_reply(struct __sk_buff *skb, struct packet *p)
 {

@@ -33,6 +33,7 @@ enum {
 	POD_ON = -2,   /* no verdict: the packet goes to its current destination */
 	/* likewise: the pod replies to itself, and tc_to_pod has to translate that */
 	POD_BACK = -3,
+	POD_ASKED = -4, /* like POD_ON, and policies have accepted it */
 	POD_DROP = 2,
 };
 
@@ -171,6 +172,21 @@ static __always_inline bool pod_refuses_own(struct __sk_buff *skb, struct packet
 	p->is_accepted = admits == POLICY_FASTPATH_BOTH;
 	p->is_read = admits == POLICY_FASTPATH_LEFT;
 	return !admits && !policy_flow_admits(skb, p->ifindex, POLICY_FLOW_FROM_POD);
+}
+
+/* Asks policies about a pod's answer to its node before it is translated: they know its flow by the pod's
+ * address, not by that of the service which the node dialed. POD_ON: it is something else. */
+static __always_inline int pod_ask_answer(struct __sk_buff *skb, struct packet *p)
+{
+	__u32 ifindex = skb->ifindex;
+
+	if (!cfg.policies || !p->has_policy || !cluster_packet_clients_have(PACKET_CLIENT_NODE) ||
+	    !pod_flow_answers_host(skb, p))
+		return POD_ON;
+	return policy_fastpath_admits(skb, ifindex, 0, true) ||
+			       policy_flow_admits(skb, ifindex, POLICY_FLOW_FROM_POD)
+		       ? POD_ASKED
+		       : POD_DROP;
 }
 
 /* Reports whether policies deny a packet for the pod of this device. What comes back out of the device

@@ -1,7 +1,10 @@
 package bpf
 
 import (
+	"net/netip"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
@@ -52,6 +55,64 @@ func TestPolicyService(t *testing.T) {
 		h.decide(t, 0, ingress, 1, all(denyRule))
 		h.denied(t, h.pods[0], packet{from: addrPort(h.addrs[0], 1002), to: addrPort(f.clusterIP(), 100), proto: tcp, flags: syn})
 	})
+}
+
+// What the node itself sends to a service by packets reaches a pod whatever its policies say, and so do the
+// answers, but nothing else that the pod sends.
+func TestPolicyOwnService(t *testing.T) {
+	for name, f := range families() {
+		for _, bypass := range []uint32{0, 1} {
+			t.Run(name+map[uint32]string{0: " by the stack", 1: " past it, masquerading"}[bypass], func(t *testing.T) {
+				config := standardConfig()
+				config.Policies, config.HostFlows, config.Bypass, config.Masquerade = 1, 1, bypass, uint16(bypass)
+				h := newRouterPoliciesOf(t, f, config)
+				h.outside.reach(t, f.client, true)
+				h.native(t, map[bool]string{true: "::/0", false: "0.0.0.0/0"}[f.any == "[::]"])
+				h.isolate(t, 1, 1, 0)
+				for _, direction := range []uint32{ingress, egress} {
+					h.decide(t, 1, direction, 0, all(denyRule))
+				}
+				proto := uint16(unix.ETH_P_IP)
+				if f.any == "[::]" {
+					proto = unix.ETH_P_IPV6
+				}
+				s := &self{routerTwoPods: h.routerTwoPods, out: h.frames(t, 0, h.outside), in: h.frames(t, proto, nil)}
+				pod := s.mates()[0]
+				for i, proto := range []byte{tcp, udp, sctp} {
+					frontend, backend := addrPort(f.clusterIP(), 80+i), addrPort(pod.addr, 8080+i)
+					s.service(t, frontend, proto, maps.ClusterIP, backend, true)
+					s.converse(t, pod, f.node+":1500", frontend, backend, proto)
+					s.converse(t, pod, f.node+":700", frontend, backend, proto)
+				}
+				h.answersInFragments(t, s, pod, addrPort(f.clusterIP(), 81), addrPort(pod.addr, 8081))
+				for _, p := range []packet{
+					{from: addrPort(pod.addr, 8081), to: f.node + ":701", proto: udp}, {from: addrPort(pod.addr, 8080), to: f.node + ":702", proto: tcp, flags: syn},
+					{from: addrPort(pod.addr, 1000), to: addrPort(f.clusterIP(), 81), proto: udp},
+				} {
+					h.denied(t, h.pods[1], p)
+				}
+				// what the pod says is judged by another generation too
+				h.isolate(t, 1, 2, 0)
+				s.converse(t, pod, f.node+":703", addrPort(f.clusterIP(), 80), addrPort(pod.addr, 8080), tcp)
+			})
+		}
+	}
+}
+
+// answersInFragments has a pod answer the node, which dials a service by packets, in pieces.
+func (h *routerPolicies) answersInFragments(t *testing.T, s *self, pod mate, frontend, backend string) {
+	t.Helper()
+	client := s.f.node + ":704"
+	s.send(t, packet{from: client, to: frontend, proto: udp})
+	seen := s.gets(t, pod, packet{from: pod.seen(client, frontend), to: backend, proto: udp})
+	first := packet{from: backend, to: seen, proto: udp, fragment: 0x2000, payload: 800}
+	s.answers(t, pod, first)
+	first.from, first.to = frontend, client
+	s.wants(t, first)
+	later := datagram{from: host(pod.addr), to: netip.MustParseAddrPort(seen).Addr().String(), proto: udp, id: 7, fragment: 101, payload: make([]byte, 64)}
+	pod.wire.later(t, later)
+	later.from, later.to = host(s.f.clusterIP()), host(s.f.node)
+	s.wantsLater(t, later)
 }
 
 // A client outside that dials a port of the node is judged by its own address and the backend's port.
