@@ -60,7 +60,7 @@ const otherRates = "^TestBandwidth(AfterAnother|Bond|Direct|Queues|Tunnel)$"
 func suites() []suite {
 	return []suite{
 		{name: "programs", pkg: "test/kernels/programs", args: []string{"-test.short"}, limit: 3 * time.Minute},
-		{name: "maps", pkg: "pkg/maps", limit: 2 * time.Minute},
+		{name: "maps", pkg: "pkg/maps", limit: 5 * time.Minute},
 		{
 			name: "datapath", pkg: "pkg/datapath", once: "6.1", limit: 7 * time.Minute,
 			// These make every step fail, or kill an agent at every step, at a second of emulation
